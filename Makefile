@@ -1,0 +1,43 @@
+# Every target works in a fresh clone: it makes .venv first, and does nothing the second time.
+#   make demo TORCH=2.9.1     another torch than the tested one
+#   make demo PYTHON=python3.12
+PYTHON ?= python3
+TORCH  ?= $(shell sed -n 's/^torch==//p' constraints.txt)
+BIN    := .venv/bin
+# Two workers, one thread each: OpenMP threads that spin on two cores cost more than they give.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
+WORKERS ?= 2
+
+.PHONY: demo test test-slow lint format bench clean help
+help:
+	@echo "make demo | test | test-slow | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+
+.venv/.dev: pyproject.toml constraints.txt tools/setup.sh
+	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" dev
+.venv/.bench: .venv/.dev
+	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" bench
+
+demo: .venv/.dev
+	@OMP_NUM_THREADS=2 $(BIN)/normlab atlas --out runs/atlas
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -q -m slow
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.bench
+	@$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv runs build dist .mypy_cache .ruff_cache

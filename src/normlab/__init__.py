@@ -1,0 +1,46 @@
+"""normlab: where norms go in a Transformer, and how a layer's output joins the residual stream.
+
+`import normlab` is cheap: each public name loads its module (and torch) on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it ("" = the module itself is the value).
+_EXPORTS = {
+    "SCHEMES": "normlab.schemes",
+    "scheme": "normlab.schemes",
+    "register": "normlab.schemes",
+    "Transformer": "normlab.model",
+    "TransformerConfig": "normlab.model",
+    "NormlabError": "normlab.errors",
+    "ConfigError": "normlab.errors",
+    "InputError": "normlab.errors",
+}
+_MODULES = ("config", "errors", "model", "report", "schemes", "testing")
+
+__all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
+
+if TYPE_CHECKING:
+    from normlab.errors import ConfigError, InputError, NormlabError
+    from normlab.model import Transformer, TransformerConfig
+    from normlab.schemes import SCHEMES, register, scheme
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"normlab.{name}")
+    else:
+        raise AttributeError(f"module 'normlab' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,80 @@
+"""The `normlab` command: one thin file per subcommand, found by itself.
+
+A file in this folder that defines `register(app)` adds its command. Files import typer at the top and everything
+heavy inside the function that runs, so that `normlab --help` never loads torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from normlab.errors import NormlabError
+
+app = typer.Typer(
+    name="normlab",
+    help="Where norms go in a Transformer, and how a layer's output joins the residual stream.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import normlab
+
+        typer.echo(f"normlab {normlab.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Where norms go in a Transformer, and how a layer's output joins the residual stream."""
+
+
+for _module in sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")):
+    importlib.import_module(f"{__name__}.{_module}").register(app)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns (and, as a script, exits with) 0 done, 1 a verdict failed, 2 bad use."""
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        sys.exit(code)
+    return code
+
+
+def run(arguments: list[str]) -> int:
+    try:
+        result = app(args=arguments, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        typer.echo("interrupted; what was finished is kept", err=True)
+        return 130
+    except NormlabError as error:
+        typer.echo(f"normlab: {error}", err=True)
+        return 2
+    except BrokenPipeError:  # `normlab ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:  # a full disk, a folder that may not be written
+        typer.echo(f"normlab: {error}", err=True)
+        return 2

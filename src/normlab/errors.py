@@ -1,0 +1,64 @@
+"""One exception tree. A message states what was given, what was expected, the nearest valid name and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+class NormlabError(Exception):
+    """Base of everything that normlab raises on purpose; the CLI prints it as one sentence and exits with 2."""
+
+
+class ConfigError(NormlabError, ValueError):
+    """A configuration that is unknown, of the wrong type, or impossible."""
+
+
+class InputError(NormlabError, ValueError):
+    """Data that does not fit the model: tokens outside the vocabulary, a sequence that is too long, an empty file."""
+
+
+class UnsupportedError(NormlabError, NotImplementedError):
+    """A question that has no answer for this scheme or model, with the reason."""
+
+
+class MissingDependencyError(NormlabError, ImportError):
+    """An optional package is needed; the message has the install command."""
+
+
+class ContractError(NormlabError, AssertionError):
+    """A scheme, metric or task breaks its contract (`normlab.testing`)."""
+
+
+def canonical(name: str) -> str:
+    """Names take dashes or underscores, in any case."""
+    return name.strip().lower().replace("-", "_")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that the given one most likely meant, or None."""
+    names = {canonical(choice): choice for choice in valid}
+    found = difflib.get_close_matches(canonical(name), names, n=1, cutoff=0.5)
+    return names[found[0]] if found else None
+
+
+def unknown(what: str, name: str, valid: Iterable[str], *, hint: str = "") -> str:
+    """The sentence for a name that is not in a list."""
+    choices = sorted(valid)
+    close = nearest(name, choices)
+    meant = f"; did you mean {close!r}?" if close else ""
+    shown = ", ".join(choices) if len(choices) <= 12 else f"{len(choices)} names"
+    return f"unknown {what} {name!r}{meant} (valid: {shown}{'; ' + hint if hint else ''})"
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import an optional dependency, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{purpose} needs the package {module.split('.')[0]!r}, which does not import here ({error}); "
+            f"install it with: pip install 'normlab[{extra}]'"
+        ) from None

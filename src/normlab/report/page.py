@@ -1,0 +1,98 @@
+"""One self-contained HTML page: text, tables with CSV download, plotly figures. No network; opens from disk.
+
+Everything that is shown is escaped (jinja2 autoescape; JSON inside scripts has `<` escaped). plotly's script is
+inlined once. Colours follow the reader's light or dark setting, and a button switches them.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from normlab.errors import require
+from normlab.files import write_text
+from normlab.report.terminal import finite, show
+
+
+class Page:
+    """Collect sections in reading order, then write.
+
+    >>> page = Page("Five schemes at initialisation", subtitle="24 layers, d = 128")
+    >>> page.heading("How the stream grows")
+    >>> page.text("Pre-Norm grows like the square root of depth.")
+    >>> page.table([{"scheme": "pre_norm", "rms": 7.0}], name="growth")
+    >>> page.figure(figure, caption="...")          # a plotly figure, or its dict
+    >>> page.write("runs/report.html")
+    """
+
+    def __init__(self, title: str, *, subtitle: str = "") -> None:
+        self.title, self.subtitle = title, subtitle
+        self.parts: list[dict[str, Any]] = []
+
+    def heading(self, text: str, *, anchor: str | None = None) -> None:
+        self.parts.append({"kind": "heading", "text": text, "anchor": anchor or _slug(text)})
+
+    def text(self, text: str, *, style: str = "") -> None:
+        """A paragraph; style "lead" is larger, "note" is smaller, "good" / "warn" / "bad" are call-outs."""
+        self.parts.append({"kind": "text", "text": text, "style": style})
+
+    def code(self, text: str) -> None:
+        self.parts.append({"kind": "code", "text": text})
+
+    def table(
+        self, rows: Sequence[Mapping[str, Any]], *, name: str, caption: str = "", columns: Sequence[str] | None = None
+    ) -> None:
+        """Dict rows; `name` is the file name of the CSV that the reader can save."""
+        names = list(columns or (rows[0].keys() if rows else ()))
+        cells = [[show(row.get(column)) for column in names] for row in rows]
+        numeric = [all(isinstance(row.get(column), (int, float, type(None))) for row in rows) for column in names]
+        raw = [[finite(row.get(column)) for column in names] for row in rows]
+        part = {"kind": "table", "name": name, "caption": caption, "columns": names, "rows": cells, "numeric": numeric}
+        self.parts.append({**part, "csv": script_json([names, *raw])})
+
+    def figure(self, figure: Any, *, caption: str = "", height: int = 380, label: str = "") -> None:
+        """A plotly figure (or the dict of one). `label` describes it to a screen reader; the caption serves if empty."""
+        spec = json.loads(figure.to_json()) if hasattr(figure, "to_json") else figure
+        spec = {"data": spec.get("data", []), "layout": {**spec.get("layout", {})}}
+        spec["layout"].pop("template", None)
+        self.parts.append(
+            {"kind": "figure", "caption": caption, "height": height, "label": label or caption, "spec": script_json(spec)}
+        )
+
+    def html(self, fragment: str) -> None:
+        """Trusted markup of our own (a template's output); never pass text from outside."""
+        self.parts.append({"kind": "html", "fragment": fragment})
+
+    def render(self) -> str:
+        jinja2 = require("jinja2", extra="report", purpose="an HTML report")
+        folder = Path(__file__).parent / "templates"
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+        )
+        drawn = any(part["kind"] == "figure" for part in self.parts)
+        return environment.get_template("page.html").render(
+            page=self, parts=self.parts, plotly=_plotly_script() if drawn else ""
+        )
+
+    def write(self, path: str | Path) -> Path:
+        return write_text(path, self.render())
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a <script> element."""
+    text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@cache
+def _plotly_script() -> str:
+    offline = require("plotly.offline", extra="report", purpose="a page with plots")
+    return offline.get_plotlyjs()
+
+
+def _slug(text: str) -> str:
+    return html.escape("-".join("".join(c if c.isalnum() else " " for c in text.lower()).split()))

@@ -1,0 +1,108 @@
+"""What a person sees in a terminal: tables, sparklines, bars, progress with an ETA.
+
+Tables go to stdout, progress to stderr, so that `--json` owns stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+Item = TypeVar("Item")
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def console(*, stderr: bool = False) -> Console:
+    return Console(stderr=stderr, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def print_json(value: Any) -> None:
+    """Machine-readable on stdout, and nothing else there. NaN and infinities become null: JSON has neither."""
+    sys.stdout.write(json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """The same value with every float that JSON cannot hold replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def table(rows: Sequence[dict[str, Any]], *, title: str | None = None, columns: Sequence[str] | None = None) -> Table:
+    """A rich table of dict rows; numbers are right-aligned and shortened."""
+    names = list(columns or (rows[0].keys() if rows else ()))
+    drawn = Table(title=title, title_justify="left", header_style="bold", expand=False)
+    for name in names:
+        numeric = bool(rows) and all(isinstance(row.get(name), (int, float)) or row.get(name) is None for row in rows)
+        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*[show(row.get(name)) for name in names])
+    return drawn
+
+
+def show(value: Any) -> str:
+    """A short text for a cell."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        if value != value:
+            return "nan"
+        size = abs(value)
+        return f"{value:.3g}" if size != 0 and (size < 1e-3 or size >= 1e5) else f"{value:.4g}"
+    return str(value)
+
+
+def sparkline(values: Sequence[float], *, log: bool = False) -> str:
+    """One character a value, scaled between the smallest and the largest; a gap where a value is not finite."""
+    points = [math.log(v) if log and v > 0 else (v if not log else math.nan) for v in values]
+    known = [p for p in points if math.isfinite(p)]
+    if not known:
+        return " " * len(points)
+    low, high = min(known), max(known)
+    span = (high - low) or 1.0
+    top = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[round((p - low) / span * top)] if math.isfinite(p) else " " for p in points)
+
+
+def bar(value: float, largest: float, *, width: int = 12) -> str:
+    """A horizontal bar of eighths."""
+    if not (math.isfinite(value) and largest > 0):
+        return ""
+    eighths = round(max(0.0, min(1.0, value / largest)) * width * 8)
+    return "█" * (eighths // 8) + ("" if eighths % 8 == 0 else " ▏▎▍▌▋▊▉"[eighths % 8])
+
+
+def progress(items: Iterable[Item], *, what: str, total: int | None = None, quiet: bool = False) -> Iterator[Item]:
+    """Iterate with a bar and an ETA on a terminal, a plain line every few seconds elsewhere (both on stderr)."""
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)  # type: ignore[arg-type]
+    if quiet:
+        yield from items
+    elif sys.stderr.isatty():
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+            yield from shown.track(items, total=total, description=what)
+    else:
+        start = last = time.monotonic()
+        for count, item in enumerate(items, 1):
+            yield item
+            now = time.monotonic()
+            if now - last > 5:
+                last = now
+                left = f", about {(now - start) / count * (total - count):.0f} s left" if total else ""
+                print(f"{what}: {count}{f'/{total}' if total else ''}{left}", file=sys.stderr, flush=True)
