@@ -12,7 +12,6 @@ import pkgutil
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from normlab.errors import NormlabError
@@ -49,32 +48,23 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.na
     importlib.import_module(f"{__name__}.{_module}").register(app)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns (and, as a script, exits with) 0 done, 1 a verdict failed, 2 bad use."""
-    code = run(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None:
-        sys.exit(code)
-    return code
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: exits with 0 done, 1 a verdict or claim failed under `--strict`, 2 bad use."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(arguments: list[str]) -> int:
+    """Run a command and return its exit code. Bad input is one sentence on stderr, never a traceback."""
     try:
-        result = app(args=arguments, standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except (KeyboardInterrupt, click.Abort):
+        app(args=arguments, prog_name="normlab")
+    except SystemExit as stop:  # typer reports wrong usage itself, and always leaves this way
+        return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+    except KeyboardInterrupt:
         typer.echo("interrupted; what was finished is kept", err=True)
         return 130
-    except NormlabError as error:
-        typer.echo(f"normlab: {error}", err=True)
-        return 2
     except BrokenPipeError:  # `normlab ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:  # a full disk, a folder that may not be written
+    except (NormlabError, OSError) as error:  # OSError: a full disk, a folder that may not be written
         typer.echo(f"normlab: {error}", err=True)
         return 2
+    return 0
