@@ -1,9 +1,9 @@
 """Attention dynamics on the sphere: how each normalisation scheme moves tokens, with closed forms to check it.
 
-    from normlab import dynamics
-    dynamics.scalar("peri", n=256, beta=5.0, time=10.0).hits
-    dynamics.oracle("terminal", "pre", n=256, beta=5.0)
-    dynamics.simulate(["post", "peri"], n=64, d=512, beta=1.0, seeds=(0, 1, 2)).cosine
+from normlab import dynamics
+dynamics.scalar("peri", n=256, beta=5.0, time=10.0).hits
+dynamics.oracle("terminal", "pre", n=256, beta=5.0)
+dynamics.simulate(["post", "peri"], n=64, d=512, beta=1.0, seeds=(0, 1, 2)).cosine
 """
 
 from normlab.dynamics.fields import FIELDS, PAPER_SIX, Custom, Field, Gain, Schedule, Stage, scheme_field

@@ -22,21 +22,18 @@ class Rules:
         self.free = np.array([row.stream == "free" for row in rows])[:, None]
         self.unit = np.array([row.branch == "unit" for row in rows])[:, None]
         self.gains = [row.gain for row in rows]
-        self.needs_size = self.custom is not None or bool(self.unit.any())
 
     def heat(self, t: float, beta: float) -> np.ndarray:
         """The inverse temperature of each member."""
         return beta * (t + 1.0) ** self.powers
 
-    def __call__(
-        self, t: float, r: np.ndarray, along: np.ndarray, size: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, t: float, r: np.ndarray, along: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """1/s and r', both (B, n)."""
         if self.custom is not None:
             s = np.broadcast_to(self.custom.s(t, r, along, size), r.shape)
             return 1.0 / s, np.broadcast_to(self.custom.dr(t, r, along, size), r.shape)
         gain = np.array([gain(t) for gain in self.gains])[:, None]
-        scale = gain / np.where(self.unit, size, 1.0) if size is not None else np.broadcast_to(gain, r.shape)
+        scale = gain / np.where(self.unit, size, 1.0)
         return scale / np.where(self.free, r, 1.0), np.where(self.free, scale * along, 0.0)
 
 

@@ -70,7 +70,7 @@ class Stage:
 
     stream: Literal["unit", "free"]
     branch: Literal["raw", "unit"] = "raw"
-    gain: Gain | Schedule = Gain()  # noqa: RUF009 - frozen
+    gain: Gain | Schedule = Gain()
     values: Literal["direction", "raw"] = "direction"
     logits: float = 0.0
 
@@ -206,7 +206,7 @@ def scheme_field(
 
 
 def _stages(row: Field, chosen: dict[str, Any]) -> tuple[tuple[float, Stage | Custom], ...]:
-    alpha = chosen.get("alpha")
+    alpha: Any = chosen.get("alpha")
     if row.name == "mix_norm":
         return ((0.0, _POST), (float(chosen["tau"]), _PRE))
     if row.name == "ln_scaling":

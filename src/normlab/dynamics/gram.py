@@ -1,4 +1,4 @@
-"""Q = K = V = I: the system closes on the n x n matrix of pairwise gaps E_jk = 1 - <theta_j, theta_k>, so d never enters.
+"""Q = K = V = I: the system closes on the n x n pairwise gaps E_jk = 1 - <theta_j, theta_k>, so d never enters.
 
 With W = exp(-beta E) (the softmax needs no maximum: E_jj = 0 is the smallest), P its rows made to sum to 1:
 
@@ -37,24 +37,28 @@ class GramSystem:
         b, n = len(self.fields), self.n
         return y[: self.cut].reshape(b, n, n), y[self.cut :].reshape(b, n)
 
+    def _averages(self, t: float, y: np.ndarray, rules: Rules) -> tuple[np.ndarray, ...]:
+        """E, P, P E, <theta, A> and |A|."""
+        gaps, r = self.unpack(y)
+        weights = np.exp(-rules.heat(t, self.beta)[:, None, None] * gaps)
+        if self.mask is not None:
+            weights *= self.mask
+        if rules.raw is not None:
+            weights *= np.where(rules.raw[:, None], r, 1.0)[:, None, :]
+        weights /= weights.sum(-1, keepdims=True)
+        mean = weights @ gaps
+        along = 1.0 - np.einsum("bjj->bj", mean)
+        return gaps, weights, mean, along, np.sqrt(1.0 - np.einsum("bjk,bjk->bj", mean, weights))
+
     def rhs_from(self, left: float) -> Rhs:
         rules = Rules([f.stage(left) for f in self.fields])
 
         def rhs(t: float, y: np.ndarray) -> np.ndarray:
-            gaps, r = self.unpack(y)
             out = np.empty_like(y)
             turn, growth = self.unpack(out)
-            weights = np.exp(-rules.heat(t, self.beta)[:, None, None] * gaps)
-            if self.mask is not None:
-                weights *= self.mask
-            if rules.raw is not None:
-                weights *= np.where(rules.raw[:, None], r, 1.0)[:, None, :]
-            weights /= weights.sum(-1, keepdims=True)
-            mean = weights @ gaps
+            gaps, weights, mean, along, size = self._averages(t, y, rules)
+            inverse, growth[:] = rules(t, self.unpack(y)[1], along, size)
             own = np.einsum("bjj->bj", mean).copy()
-            along = 1.0 - own
-            size = np.sqrt(1.0 - np.einsum("bjk,bjk->bj", mean, weights)) if rules.needs_size else None
-            inverse, growth[:] = rules(t, r, along, size)
             np.multiply(own[..., None], gaps, out=weights)  # weights is free now
             np.subtract(gaps, mean, out=mean)
             mean += own[..., None]
@@ -65,6 +69,13 @@ class GramSystem:
             return out
 
         return rhs
+
+    def speed(self, t: float, y: np.ndarray) -> np.ndarray:
+        """Root mean square |theta'|: |theta_j'|^2 = (|A_j|^2 - <theta_j, A_j>^2) / s_j^2."""
+        rules = Rules([f.stage(t) for f in self.fields])
+        *_, along, size = self._averages(t, y, rules)
+        inverse, _ = rules(t, self.unpack(y)[1], along, size)
+        return np.sqrt(np.mean(np.maximum(size**2 - along**2, 0.0) * inverse**2, axis=-1))
 
     def gap(self, y: np.ndarray) -> np.ndarray:
         """1 - mean pairwise cosine of each member."""

@@ -91,7 +91,7 @@ def initial_bound(n: int, d: int) -> Oracle:
 
 
 def typical_push(n: int, d: int, beta: float = 1.0) -> Oracle:
-    """E|A|^2 to leading order for a uniform start: a drift e^beta/n + beta/d along theta and a sum of n random terms."""
+    """|A| to leading order for a uniform start: a drift e^beta/n + beta/d along theta, and n random terms."""
     drift = (math.exp(beta) + (n - 1) * beta / d) / (n - 1 + math.exp(beta))
     noise = 1.0 / n * math.exp(beta * beta / d)
     return Oracle(math.sqrt(drift**2 + noise), "sqrt((e^b/n + b/d)^2 + e^{b^2/d}/n)", DERIVED)
@@ -167,7 +167,7 @@ def terminal(scheme: str | Field, *, n: int, beta: float, r0: float = 1.0) -> Te
     stage = _stage(row)
     if not isinstance(stage.gain, Gain):
         raise UnsupportedError(
-            f"{row.name} with a step that varies: gamma' ~ C alpha_t exp(-2 int alpha), so the law is that of your alpha"
+            f"{row.name} with a step that varies: gamma' ~ C alpha_t exp(-2 int alpha), so the law is your alpha's"
         )
     if stage.logits:
         raise UnsupportedError(f"{row.name} with scaled logits decays like C/t^2, but its constant has no closed form")
@@ -189,11 +189,14 @@ def _power_law(row: Field, stage: Stage, source: str, *, n: int, beta: float, r0
     gap = 1.0
     if row.switches:  # the gap at the switch; r has stayed r0
         if len(row.switches) > 1 or not _is_post(row.stages[0][1]):
-            raise UnsupportedError(f"the terminal constant of {row.name} is known only for Post-LN that turns into Pre-LN")
+            raise UnsupportedError(
+                f"the terminal constant of {row.name} is known only for Post-LN that turns into Pre-LN"
+            )
         tau = row.switches[0]
         start = scalar(Field("post", "", (row.stages[0],)), n=n, beta=beta, time=[0.0, tau], r0=r0)
         gap = float(np.exp(start.log_gap[-1]))
     constant = 2.0 * r0**2 * gap * math.exp(_curve_integral(n, beta, 0.0, gap))
+    assert isinstance(stage.gain, Gain)
     c, p = stage.gain.scale, stage.gain.power
     # r ~ S(t) ~ c t^(p+1)/(p+1) and gamma' ~ 2 e c(t)/r with 2 e r^2 -> constant.
     constant *= (p + 1.0) ** 3 / c**2
@@ -228,7 +231,11 @@ def synchronises(scheme: str | Field, *, n: int, beta: float) -> tuple[str, str]
     """Theorem 3.1 for Q = K = V = I and almost every start: what is proved for this scheme."""
     row = scheme_field(scheme)
     stage = _stage(row)
-    source = "arXiv 2510.22026, Theorem 3.1" if row.source == PAPER else f"Theorem 3.1 covers the paper's six rows, not {row.name}"
+    source = (
+        "arXiv 2510.22026, Theorem 3.1"
+        if row.source == PAPER
+        else f"Theorem 3.1 covers the paper's six rows, not {row.name}"
+    )
     if row.source != PAPER:
         return "not covered by the theorem", source
     if stage.stream == "unit":

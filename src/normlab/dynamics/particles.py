@@ -57,8 +57,7 @@ class ParticleSystem:
                 branches.append(np.stack([feed_forward(theta[b], w) for b, w in enumerate(layer)]))
             for branch in branches:
                 along = np.einsum("bnd,bnd->bn", theta, branch)
-                size = np.linalg.norm(branch, axis=-1) if rules.needs_size else None
-                inverse, grown = rules(t, r, along, size)
+                inverse, grown = rules(t, r, along, np.linalg.norm(branch, axis=-1))
                 growth += grown
                 branch -= along[..., None] * theta
                 branch *= inverse[..., None]

@@ -11,8 +11,9 @@ below 1e-16 could be seen, and with it no terminal rate.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Curve:
     log_gap: np.ndarray
     r: np.ndarray
     log_velocity: np.ndarray
-    hits: dict[float, float] = field(default_factory=dict)
+    hits: dict[float, float] = dataclasses.field(default_factory=dict)
     steps: int = 0
 
     @property
@@ -75,15 +76,16 @@ def check_scalar(n: int, beta: float, r0: float, gamma0: float) -> None:
 
 def check_times(t: Sequence[float] | np.ndarray | float, fields: Sequence[Field] = ()) -> np.ndarray:
     """Sample times from 0 on; a number is a horizon with 201 samples. Switches have to lie inside."""
-    times = np.linspace(0.0, float(t), 201) if np.ndim(t) == 0 else np.asarray(t, dtype=float)
+    times = np.asarray(t, dtype=float)
+    times = np.linspace(0.0, float(times), 201) if times.ndim == 0 else times
     if times.size < 2 or not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0) or times[0] != 0:
         raise ConfigError(f"the time should be a positive number, or increasing times from 0 on; got {t!r}")
     for row in fields:
         for switch in row.switches:
             if not 0 < switch < times[-1]:
                 raise ConfigError(
-                    f"tau = {switch:g} of {row.name} is outside the interval (0, {times[-1]:g}): the switch would never "
-                    "be seen; choose tau inside it or a longer time"
+                    f"tau = {switch:g} of {row.name} is outside the interval (0, {times[-1]:g}), so the switch would "
+                    "never be seen; choose tau inside it or a longer time"
                 )
     return times
 
@@ -97,7 +99,7 @@ def scalar(
     r0: float = 1.0,
     gamma0: float = 0.0,
     levels: Sequence[float] = LEVELS,
-    tolerance: Tolerance = Tolerance(1e-12, 1e-14),  # noqa: B008 - frozen
+    tolerance: Tolerance = Tolerance(1e-12, 1e-14),
 ) -> Curve:
     """Integrate the scalar equation of a scheme (a name, or a `Field` with its options set)."""
     row = scheme_field(scheme)

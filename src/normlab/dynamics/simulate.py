@@ -51,8 +51,8 @@ class Setting(Config):
         closed = self.weights == "identity" and not self.ffn and not self.keep_tokens
         if self.form == "gram" and not closed:
             raise ConfigError(
-                "form='gram' needs Q = K = V = I without an FFN, and knows angles only: with other weights, with ffn or "
-                "with keep_tokens use form='particles'"
+                "form='gram' needs Q = K = V = I without an FFN, and knows angles only: with other weights, with ffn "
+                "or with keep_tokens use form='particles'"
             )
         if self.form != "auto":
             return self.form
@@ -143,7 +143,8 @@ class _Collected:
 
     @classmethod
     def empty(cls, f: int, s: int, t: int, k: int) -> _Collected:
-        return cls(*(np.full((f, s, t), np.nan) for _ in range(4)), np.full((f, s, k), np.nan), {})
+        gap, radius, speed, rate = (np.full((f, s, t), np.nan) for _ in range(4))
+        return cls(gap, radius, speed, rate, np.full((f, s, k), np.nan), {})
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class _Observer:
         moved = self.system.unpack(rate)[0]
         n = self.system.n
         if isinstance(self.system, GramSystem):
-            speed = np.full(len(r), np.nan)  # |theta'| is not a function of the angles' rates alone
+            speed = self.system.speed(t, y)
             climb = -moved.sum((1, 2)) / (n * (n - 1))
         else:
             speed = np.sqrt(np.mean(np.sum(moved**2, -1), -1))

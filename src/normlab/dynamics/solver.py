@@ -6,6 +6,7 @@ hand side changes at given times (the switch of Mix-LN, fresh weights per layer)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ Rhs = Callable[[float, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Trace:
-    """`samples[k]` is what `observe` returned at `times[k]`; `hits[m, k]` when watched value m first reached level k."""
+    """`samples[k]`: what `observe` returned at `times[k]`; `hits[m, k]`: when watched value m first reached level k."""
 
     times: np.ndarray
     samples: list[Any]
@@ -46,7 +47,7 @@ def integrate(
     breaks: Sequence[float] = (),
     watch: tuple[Callable[[np.ndarray], np.ndarray], Sequence[float]] | None = None,
     settle: Callable[[np.ndarray], np.ndarray] | None = None,
-    tolerance: Tolerance = Tolerance(),  # noqa: B008 - frozen
+    tolerance: Tolerance = Tolerance(),
 ) -> Trace:
     """Integrate y' = rhs from times[0] to times[-1].
 
@@ -61,7 +62,7 @@ def integrate(
     samples: list[Any] = [observe(edges[0], y0)]
     steps = evaluations = 0
     y = y0
-    for left, right in zip(edges, edges[1:], strict=False):
+    for left, right in itertools.pairwise(edges):
         solver = _solver(rhs_from(left), left, y, right, tolerance)
         while solver.status == "running":
             if steps >= tolerance.max_steps:
@@ -100,6 +101,7 @@ class _Crossings:
     """First time at which each watched value reaches each level, found on the solver's dense output."""
 
     def __init__(self, watch: Any, y0: np.ndarray, t0: float) -> None:
+        self.value: Callable[[np.ndarray], np.ndarray]
         self.value, levels = watch if watch else (lambda y: np.zeros(0), ())
         self.levels = np.asarray(levels, dtype=float)
         start = self.value(y0)

@@ -71,7 +71,9 @@ class Draw:
         return logits, out @ v
 
 
-def attend(theta: np.ndarray, radius: np.ndarray | None, weights: Weights, beta: float, mask: np.ndarray | None) -> np.ndarray:
+def attend(
+    theta: np.ndarray, radius: np.ndarray | None, weights: Weights, beta: float, mask: np.ndarray | None
+) -> np.ndarray:
     """A of every token (n, d); `radius` is given where values are raw tokens r_k theta_k."""
     if weights.logits is None:
         return _probabilities(beta * (theta @ theta.T), radius, mask) @ theta
