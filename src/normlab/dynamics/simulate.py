@@ -155,18 +155,6 @@ class _Runner:
     times: np.ndarray
     levels: tuple[float, ...]
 
-    def start(self, seed: int) -> np.ndarray:
-        s = self.setting
-        # The Gram form lives in as many dimensions as there are tokens; an equiangular start needs no more.
-        d = max(s.d, s.n) if self.form == "gram" and s.init == "symmetric" else s.d
-        if s.init == "symmetric":
-            return starts.symmetric(s.n, d, seed, gamma=s.gamma0)
-        if s.init == "cone":
-            return starts.cone(s.n, d, seed, angle=s.angle)
-        if s.init == "text":
-            return starts.text(s.n, d, seed, source=s.text)
-        return starts.uniform(s.n, d, seed)
-
     def run(self, chunk: list[tuple[int, int]], fields: tuple[Field, ...], out: _Collected) -> None:
         s = self.setting
         rows, seeds = [fields[i] for i, _ in chunk], [s.seeds[j] for _, j in chunk]
@@ -175,7 +163,7 @@ class _Runner:
             system = GramSystem(rows, s.n, s.beta, causal=s.causal)
         else:
             system = ParticleSystem(rows, seeds, s.n, s.beta, self.draw, causal=s.causal)
-        theta = np.stack([self.start(seed) for seed in seeds])
+        theta = np.stack([start_tokens(s, seed, self.form) for seed in seeds])
         breaks = {switch for row in rows for switch in row.switches}
         if s.weights == "fresh":
             breaks |= set(range(1, int(np.ceil(s.time))))
@@ -198,6 +186,19 @@ class _Runner:
                 out.tokens[i, j] = np.stack([sample[4][b] for sample in trace.samples])
         out.steps += trace.steps
         out.evaluations += trace.evaluations
+
+
+def start_tokens(setting: Setting, seed: int, form: str = "particles") -> np.ndarray:
+    """The directions (n, d) that a seed starts from."""
+    s = setting
+    if s.init == "symmetric":
+        # Angles are all that the Gram form knows, so an equiangular start is possible there whatever d is.
+        return starts.symmetric(s.n, max(s.d, s.n) if form == "gram" else s.d, seed, gamma=s.gamma0)
+    if s.init == "cone":
+        return starts.cone(s.n, s.d, seed, angle=s.angle)
+    if s.init == "text":
+        return starts.text(s.n, s.d, seed, source=s.text)
+    return starts.uniform(s.n, s.d, seed)
 
 
 class _Observer:
