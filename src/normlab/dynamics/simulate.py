@@ -39,7 +39,7 @@ class Setting(Config):
     ffn: bool = False
     causal: bool = False
     r0: float = 1.0
-    seeds: tuple[int, ...] = (0,)
+    seeds: Annotated[tuple[int, ...], Value(strict=False)] = (0,)  # a list is what YAML and JSON can hold
     form: Literal["auto", "gram", "particles"] = "auto"
     keep_tokens: bool = False
     relative: Annotated[float, Value(gt=0, lt=0.1)] = 1e-9
