@@ -104,7 +104,7 @@ def report(
 ) -> SchemeReport:
     """Measure a scheme on the scalar equation; `tail` is the horizon of the terminal reading (None: long enough)."""
     row = scheme_field(scheme)
-    law, clock = _law(row)
+    law, clock = law_of(row)
     end = scalar_tail(row, n=n, beta=beta, r0=r0, tail=tail, law=law, gamma0=gamma0)
     reading = _read(end, law, clock)
     orthogonal = gamma0 == 0.0
@@ -149,13 +149,13 @@ def scalar_tail(
     while True:
         times = np.concatenate([[0.0], np.geomspace(horizon * 1e-4, horizon, 400)])
         curve = scalar(row, n=n, beta=beta, time=times, r0=r0, levels=LEVELS, gamma0=gamma0)
-        enough = curve.log_gap[-1] < math.log(0.01) and _read(curve, law, _law(row)[1]).moved <= SETTLED / 3
+        enough = curve.log_gap[-1] < math.log(0.01) and _read(curve, law, law_of(row)[1]).moved <= SETTLED / 3
         if tail is not None or enough or horizon > LONGEST or curve.log_gap[-1] < -600.0:
             return curve
         horizon *= 4.0
 
 
-def _law(row: Field) -> tuple[str, Any]:
+def law_of(row: Field) -> tuple[str, Any]:
     """Which law to look for, and the clock of an exponential one."""
     stage = row.last
     if not isinstance(stage, Stage) or stage.stream == "free":

@@ -59,6 +59,11 @@ def _quad(function: Callable[[float], float], low: float, high: float) -> float:
     return float(quad(function, low, high, epsabs=1e-14, epsrel=1e-13, limit=400)[0])
 
 
+def _exp(x: float) -> float:
+    """e^x, infinite where it does not fit: at a large beta a stream outgrows every push, and constants with it."""
+    return math.exp(x) if x < 709.0 else math.inf
+
+
 def _stage(row: Field) -> Stage:
     if not isinstance(row.last, Stage):
         raise UnsupportedError(f"{row.name} is a scheme of your own: closed forms exist only for the rows of the table")
@@ -109,13 +114,13 @@ def _curve_integral(n: int, beta: float, low: float, high: float) -> float:
 def radius_at(gamma: float, *, n: int, beta: float, r0: float = 1.0, gamma0: float = 0.0) -> Oracle:
     """r when the cosine is gamma, on the curve shared by every scheme whose stream grows."""
     low, high = 1.0 - gamma, 1.0 - gamma0
-    value = r0 * math.sqrt(high / low * math.exp(_curve_integral(n, beta, low, high)))
+    value = r0 * math.sqrt(high / low * _exp(_curve_integral(n, beta, low, high)))
     return Oracle(value, "r0 sqrt((e0/e) exp J(e, e0))", DERIVED)
 
 
 def _post_constant(n: int, beta: float) -> float:
     """C of e^{-2 S} for an unnormalised branch on the sphere; partial fractions of dS leave n exp J(0, 1)."""
-    return 2.0 * n * math.exp(_curve_integral(n, beta, 0.0, 1.0))
+    return 2.0 * n * _exp(_curve_integral(n, beta, 0.0, 1.0))
 
 
 def _ngpt_integrand(e: float, n: int, beta: float) -> float:
@@ -130,7 +135,7 @@ def _ngpt_constant(n: int, beta: float) -> float:
     low = 1e-6
     inner = _quad(lambda e: _ngpt_integrand(e, n, beta), low, 1.0)
     slope = _ngpt_integrand(low, n, beta)
-    return 2.0 * math.exp(inner + low * slope)
+    return 2.0 * _exp(inner + low * slope)
 
 
 def hitting_time(
@@ -195,7 +200,7 @@ def _power_law(row: Field, stage: Stage, source: str, *, n: int, beta: float, r0
         tau = row.switches[0]
         start = scalar(Field("post", "", (row.stages[0],)), n=n, beta=beta, time=[0.0, tau], r0=r0)
         gap = float(np.exp(start.log_gap[-1]))
-    constant = 2.0 * r0**2 * gap * math.exp(_curve_integral(n, beta, 0.0, gap))
+    constant = 2.0 * r0**2 * gap * _exp(_curve_integral(n, beta, 0.0, gap))
     assert isinstance(stage.gain, Gain)
     c, p = stage.gain.scale, stage.gain.power
     # r ~ S(t) ~ c t^(p+1)/(p+1) and gamma' ~ 2 e c(t)/r with 2 e r^2 -> constant.
@@ -210,7 +215,7 @@ def _is_post(stage: Any) -> bool:
 
 def curve_constant(*, n: int, beta: float, r0: float = 1.0) -> Oracle:
     """lim 2 (1 - gamma) r^2 for every growing stream: converges far faster than gamma' t^3."""
-    value = 2.0 * r0**2 * math.exp(_curve_integral(n, beta, 0.0, 1.0))
+    value = 2.0 * r0**2 * _exp(_curve_integral(n, beta, 0.0, 1.0))
     return Oracle(value, "2 r0^2 e^I", DERIVED)
 
 

@@ -64,6 +64,11 @@ def check_scalar(n: int, beta: float, r0: float, gamma0: float) -> None:
         raise ConfigError(f"n = {n}: the dynamics need at least two tokens, for a single one has no angle to another")
     if not np.isfinite(beta) or beta < 0:
         raise ConfigError(f"beta = {beta:g}: the inverse temperature should be 0 or more (0 is uniform attention)")
+    if beta > 300:
+        raise ConfigError(
+            f"beta = {beta:g}: above 300 other tokens weigh less than e^-300 and nothing moves in any time that a "
+            "number can hold; use a smaller beta"
+        )
     if not np.isfinite(r0) or r0 <= 0:
         raise ConfigError(f"r0 = {r0:g}: the initial norm of a token should be positive")
     low = -1.0 / (n - 1)

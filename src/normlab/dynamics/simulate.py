@@ -42,9 +42,14 @@ class Setting(Config):
     seeds: Annotated[tuple[int, ...], Value(strict=False)] = (0,)  # a list is what YAML and JSON can hold
     form: Literal["auto", "gram", "particles"] = "auto"
     keep_tokens: bool = False
-    relative: Annotated[float, Value(gt=0, lt=0.1)] = 1e-9
-    absolute: Annotated[float, Value(gt=0, lt=0.1)] = 1e-12
+    relative: Annotated[float, Value(gt=0, lt=0.1)] | None = None
+    absolute: Annotated[float, Value(gt=0, lt=0.1)] | None = None
     max_steps: Annotated[int, Value(ge=1)] = 20_000
+
+    def tolerance(self) -> Tolerance:
+        """Tight where the field is smooth. An FFN's ReLU has a kink at each unit, where small steps buy nothing."""
+        relative = self.relative or (1e-5 if self.ffn else 1e-9)
+        return Tolerance(relative, self.absolute or relative * 1e-3, self.max_steps)
 
     def chosen_form(self) -> str:
         """The Gram form where it is exact (identity weights, no FFN, no tokens asked for) and not the dearer one."""
@@ -175,7 +180,7 @@ class _Runner:
             breaks=sorted(breaks),
             watch=(lambda y: 1.0 - system.gap(y), self.levels),
             settle=system.settle,
-            tolerance=Tolerance(s.relative, s.absolute, s.max_steps),
+            tolerance=s.tolerance(),
         )
         for b, (i, j) in enumerate(chunk):
             for k, (gap, radius, speed, rate, _) in enumerate(trace.samples):
