@@ -110,7 +110,7 @@ def _write(found: Any, fields: list[Any], setting: Any, notes: list[str], out: P
         "normlab " + " ".join(shlex.quote(word) for word in sys.argv[1:]) if len(sys.argv) > 1 else "normlab dynamics"
     )
     ball = simulate(
-        fields, n=min(setting.n, 40), d=3, beta=min(setting.beta, 4.0), time=setting.time, init="uniform",
+        fields, n=min(setting.n, 40), d=3, beta=min(setting.beta, 1.0), time=setting.time, init="uniform",
         weights="identity", causal=setting.causal, r0=setting.r0, seeds=setting.seeds[:1], keep_tokens=True,
         samples=121, relative=1e-6, absolute=1e-8,
     )  # fmt: skip

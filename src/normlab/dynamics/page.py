@@ -79,6 +79,14 @@ def build_page(found: Findings, spheres: Simulation | None, *, notes: list[str],
     page.table(
         [{"scheme": label, "as t grows": row["clustering"]} for label, row in found.rows.items()], name="clustering"
     )
+    if spheres is not None:
+        page.heading("Tokens on a sphere")
+        e = spheres.setting
+        page.text(
+            f"{e.n} tokens in d = 3, beta = {e.beta:.4g}, weights {e.weights}; every scheme has the same uniform start "
+            f"(seed {e.seeds[0]})."
+        )
+        page.html(sphere_fragment(spheres))
     page.heading("Cosine between tokens")
     page.figure(_lines(found, "cosine", "mean cosine", band=True), caption=_band_caption(found), height=420)
     page.heading("How it ends")
@@ -92,20 +100,12 @@ def build_page(found: Findings, spheres: Simulation | None, *, notes: list[str],
     page.heading("Variance")
     figure = _lines(found, "variance", "Var", log=True)
     page.figure(figure, caption="Var = (1/n) sum |theta - mean|^2. In a small cone Var' = -(2/s) Var.")
-    if spheres is not None:
-        page.heading("Tokens on a sphere")
-        e = spheres.setting
-        page.text(
-            f"{e.n} tokens in d = 3, beta = {e.beta:.4g}, weights {e.weights}; every scheme has the same uniform start "
-            f"(seed {e.seeds[0]})."
-        )
-        page.html(sphere_fragment(spheres))
     page.heading("How this was made")
     page.code(command)
-    page.text(
-        "Sources: " + "; ".join(sorted({t for row in found.rows.values() for t in row.get("sources", {}).values()}))
-        or "-"
-    )
+    sources = [{"scheme": label, **row["sources"]} for label, row in found.rows.items() if row.get("sources")]
+    if sources:
+        columns = ["scheme", "initial_velocity", "terminal", "clustering"]
+        page.table(sources, name="sources", caption="Where each prediction comes from.", columns=columns)
     return page
 
 
