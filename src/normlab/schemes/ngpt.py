@@ -11,13 +11,8 @@ from torch import Tensor, nn
 from normlab.schemes.base import Card, Demands, Frame, Scheme, SchemeConfig, Site
 from normlab.schemes.norms import unit
 
-READERS = (
-    "query",
-    "key",
-    "value",
-    "up",
-    "gate",
-)  # rows live in the embedding space; `out` and `down` have columns there
+# Rows of these live in the embedding space; `out` and `down` have their columns there.
+READERS = ("query", "key", "value", "up", "gate")
 
 
 class Ngpt(SchemeConfig):
