@@ -143,7 +143,7 @@ def test_counts_of_long_strings_stay_exact_and_sampling_does_not_overflow():
 
 
 def test_a_length_without_strings_names_the_nearest():
-    with pytest.raises(InputError, match="length 5; the nearest length that has one is [46]"):
+    with pytest.raises(InputError, match=r"length 5; the nearest length that has one is [46]"):
         task("tomita", number=5).automaton.sample(1, 5, torch.Generator())
 
 

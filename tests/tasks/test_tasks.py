@@ -153,7 +153,7 @@ def test_unknown_task(name, nearest):
 
 
 def test_bad_shapes_are_one_sentence():
-    with pytest.raises(InputError, match="at most 31 distinct tokens .* a length of 32"):
+    with pytest.raises(InputError, match=r"at most 31 distinct tokens .* a length of 32"):
         task("set_complement", vocab=32).sample(4, 32, rng())
     with pytest.raises(InputError, match="a batch of 0"):
         task("dyck").sample(0, 4, rng())

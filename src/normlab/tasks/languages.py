@@ -107,8 +107,8 @@ class Dyck(Language):
         states = sum(k**i for i in range(m + 1))
         if states > MOST_STATES:
             raise ConfigError(
-                f"Dyck with pairs={k} and depth={m} has {states} states, more than the {MOST_STATES} that are kept as a "
-                "table; take fewer pairs or a smaller depth"
+                f"Dyck with pairs={k} and depth={m} has {states} states, more than the {MOST_STATES} that "
+                "are kept as a table; take fewer pairs or a smaller depth"
             )
 
         def step(stack: tuple[int, ...], symbol: int) -> tuple[int, ...] | None:
@@ -117,7 +117,8 @@ class Dyck(Language):
             return stack[:-1] if stack and stack[-1] == symbol - k else None
 
         names = [f"({i}" for i in range(k)] + [f"){i}" for i in range(k)]
-        return Automaton.explore(names, (), step, lambda stack: not stack)
+        empty: tuple[int, ...] = ()
+        return Automaton.explore(names, empty, step, lambda stack: not stack)
 
     @cached_property
     def table(self) -> Tensor:

@@ -33,8 +33,8 @@ class SetComplement(Task):
 
     def too_long(self, length: int) -> str:
         return (
-            f"set complement over {self.vocab} tokens has inputs of at most {self.vocab - 1} distinct tokens (one must be "
-            f"left to answer), but a length of {length} was asked; shorten it, or set vocab={length + 1} or more"
+            f"set complement over {self.vocab} tokens has inputs of at most {self.vocab - 1} distinct tokens (one must "
+            f"be left to answer), but a length of {length} was asked; shorten it, or set vocab={length + 1} or more"
         )
 
     def inputs(self, count: int, length: int, generator: torch.Generator) -> Tensor:
