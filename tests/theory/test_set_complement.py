@@ -147,7 +147,7 @@ def test_legality_auc_cannot_see_dispersion():
 def test_impossible_questions():
     with pytest.raises(InputError, match="vocabulary of 2 or more"):
         theory.simplex(1)
-    with pytest.raises(InputError, match="between 0 and s/v = 0.25"):
+    with pytest.raises(InputError, match=r"between 0 and s/v = 0\.25"):
         theory.gap_for(0.5, 8, 32)
     with pytest.raises(InputError, match="between 0 and 1"):
         theory.skip_counterexample(8, 1.5)

@@ -127,8 +127,8 @@ def gap_for(tv: float, s: int, v: int) -> float:
     """The gap at length s at which the total variation is `tv`."""
     if not 0 < tv < s / v:
         raise InputError(
-            f"a balanced model with a positive gap has a total variation between 0 and s/v = {s / v:.3g} at s={s}, v={v}; "
-            f"{tv} was asked"
+            f"a balanced model with a positive gap has a total variation between 0 and s/v = {s / v:.3g} at s={s}, "
+            f"v={v}; {tv} was asked"
         )
     return float(torch.log(torch.tensor(s * (1 - tv) / (tv * (v - s)), dtype=F64)))
 
@@ -164,7 +164,7 @@ def skip_counterexample(v: int, ratio: float = 0.5, value: float = 4.0) -> SkipC
 
 @dataclass(frozen=True)
 class SkipCounterexample:
-    """Skip logits `+ r mu (I - 1/v)`, value logits `- mu (I - 1/v)`, a query's own token scored log((1+r)/(1-r)) higher.
+    """Skip logits `+ r mu (I - 1/v)`, value logits `- mu (I - 1/v)`, own token scored log((1+r)/(1-r)) higher.
 
     At s = 2 the own token gets a = (1+r)/2, so its displacement mu a - r mu equals the other's, mu (1-r)/2: balanced.
     At s = 3 softmax gives a_own - a_other = 2r/(3-r), not r: imbalance mu r (1-r)/(3-r), for any r in (0, 1).

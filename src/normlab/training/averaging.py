@@ -4,8 +4,8 @@
     alpha_t = (rho + gamma t)^-eta          BEMA  = EMA + alpha_t (theta_t - theta_0)
 
 t counts optimizer steps. Until the burn-in tau nothing is averaged; at tau, theta_0 and the EMA restart from theta_tau;
-afterwards an update happens every `every` steps (phi). phi is the dominant knob: the window is 1/beta_t *updates*. eta = 0
-is the largest correction, not none. Between updates the averages stay as they were.
+afterwards an update happens every `every` steps (phi). phi is the dominant knob: the window is 1/beta_t *updates*.
+eta = 0 is the largest correction, not none. Between updates the averages stay as they were.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class EMA:
 
     def _copy(self) -> dict[str, Tensor]:
         """Averages of half-precision weights are kept in float32: beta_t would vanish in bfloat16's eight bits."""
-        return {name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True) for name, p in self._live.items()}
+        return {
+            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
+            for name, p in self._live.items()
+        }
 
     def beta(self, step: int) -> float:
         return 1 - self.decay if self.decay is not None else (self.rho + self.gamma * step) ** -self.kappa

@@ -46,7 +46,9 @@ def save(folder: str | Path, step: int, groups: Mapping[str, Mapping[str, Tensor
     target = folder / f"step-{step:09d}"
     aside = folder / f".step-{step:09d}.tmp"
     aside.mkdir()
-    tensors = {f"{group}/{key}": t.detach().cpu().contiguous() for group, row in groups.items() for key, t in row.items()}
+    tensors = {
+        f"{group}/{key}": t.detach().cpu().contiguous() for group, row in groups.items() for key, t in row.items()
+    }
     raw = safetensors.torch.save(tensors)
     _write(aside / "tensors.safetensors", raw)
     body = {"step": step, "sha256": hashlib.sha256(raw).hexdigest(), "state": dict(state)}
@@ -68,7 +70,7 @@ def latest(folder: str | Path) -> Checkpoint | None:
     for path in reversed(present):
         try:
             return _load(path)
-        except (OSError, ValueError, KeyError, InputError) as error:
+        except (OSError, ValueError, KeyError) as error:  # noqa: PERF203 - two of them
             warnings.warn(f"the checkpoint {path.name} is damaged ({error}); trying the one before", stacklevel=2)
     if present:
         raise InputError(

@@ -18,7 +18,12 @@ def decayed(model: nn.Module) -> dict[str, bool]:
 
 
 def adamw(
-    model: nn.Module, *, lr: float, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
+    model: nn.Module,
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    weight_decay: float = 0.1,
 ) -> torch.optim.AdamW:
     """The optimizer of every run here; fused where torch has it."""
     decays = decayed(model)
