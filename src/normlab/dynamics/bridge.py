@@ -66,7 +66,6 @@ def bridge(
         name = field_name(scheme or model.config.scheme.name)
         reading = read_transformer(model, tokens, name)
         causal = model.config.causal if causal is None else causal
-        kappa = kernel(*_activation(model))
     else:
         if scheme is None:
             raise InputError(
@@ -76,32 +75,22 @@ def bridge(
         name = field_name(scheme)
         reading = read_blocks(model, tokens, name, spread)
         causal = True if causal is None else causal
-        kappa = kernel("gelu", 1.0)
-    return _compare(name, reading, causal=causal, kappa=kappa)
+    return _compare(name, reading, causal=causal)
 
 
-def _activation(model: Transformer) -> tuple[str, float]:
-    """The FFN's activation and the deviation of what enters it, for a normalised input."""
-    if model.config.ffn == "none":
-        return "relu", 1.0
-    ffn = next(b for b, site in zip(model.branches, model.sites, strict=True) if site.kind == "ffn")
-    weight: Any = ffn.up.weight  # type: ignore[union-attr]
-    std = float(weight.detach().std()) * model.config.dim**0.5
-    return model.config.ffn, round(std, 3)
-
-
-def _compare(name: str, reading: Reading, *, causal: bool, kappa: Any) -> Bridge:
+def _compare(name: str, reading: Reading, *, causal: bool) -> Bridge:
+    kappa, every = kernel(*reading.activation), reading.every
     count, length = len(reading.kinds), reading.states[0].shape[1]
     mask = np.tril(np.ones((length, length))) if causal else None
-    measured, by_kernel, by_flow = (np.zeros(count + 1) for _ in range(3))
+    measured, by_kernel, by_flow = (np.zeros(count // every + 1) for _ in range(3))
     batch = reading.states[0].shape[0]
     pushes = [_push(FIELDS[name], reading, i) for i in range(count)]
     for b in range(batch):
         grams = [state[b] @ state[b].T for state in reading.states]
         measured += [mean_cosine(k) / batch for k in grams]
         predicted = propagate(grams[0], pushes, mask=mask, kappa=kappa, seed=b)
-        by_kernel += [mean_cosine(k) / batch for k in predicted]
-        by_flow += np.array(_flow(grams[0], pushes, causal)) / batch
+        by_kernel += [mean_cosine(k) / batch for k in predicted[::every]]
+        by_flow += np.array(_flow(grams[0], pushes, causal)[::every]) / batch
     return Bridge(
         name,
         list(reading.kinds),
@@ -120,7 +109,8 @@ def _push(row: Field, reading: Reading, index: int) -> Push:
     stage = row.last
     assert isinstance(stage, Stage)
     stage = dataclasses.replace(stage, stream="unit" if reading.post[index] else "free")
-    radius = float(np.sqrt(np.mean(np.sum(reading.states[index + 1] ** 2, -1))))
+    after = reading.states[(index + 1) // reading.every]
+    radius = float(np.sqrt(np.mean(np.sum(after**2, -1))))
     keep, size = reading.keeps[index], reading.sizes[index]
     return Push(reading.kinds[index], stage, size, keep, radius, reading.spreads[index])
 

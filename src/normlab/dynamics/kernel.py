@@ -37,7 +37,7 @@ class Push:
     spread  standard deviation of the attention logits
     """
 
-    kind: Literal["attention", "ffn", "block"]
+    kind: Literal["attention", "ffn"]
     stage: Stage
     size: float
     keep: float = 1.0
@@ -55,8 +55,6 @@ def propagate(
         k = states[-1]
         g = cosines(k)
         added = kappa(g) if push.kind == "ffn" else attended(g, k if push.stage.values == "raw" else g, push, mask, rng)
-        if push.kind == "block":  # attention and FFN of equal size
-            added = added / np.diag(added).mean() + kappa(g)
         if push.stage.branch == "unit":
             added = cosines(added)
         k = push.keep**2 * k + added * (push.size**2 / np.diag(added).mean())
