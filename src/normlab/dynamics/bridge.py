@@ -80,6 +80,11 @@ def bridge(
 
 def _compare(name: str, reading: Reading, *, causal: bool) -> Bridge:
     kappa, every = kernel(*reading.activation), reading.every
+    for read, state in enumerate(reading.states):
+        if not np.isfinite(state).all() or not np.linalg.norm(state, axis=-1).min() > 0:
+            raise InputError(
+                f"at read {read} a token is zero or not finite, so it has no direction; is a padding token among the ids?"
+            )
     count, length = len(reading.kinds), reading.states[0].shape[1]
     mask = np.tril(np.ones((length, length))) if causal else None
     measured, by_kernel, by_flow = (np.zeros(count // every + 1) for _ in range(3))
