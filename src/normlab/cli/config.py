@@ -12,7 +12,7 @@ from normlab.cli._options import Json, Seed
 if TYPE_CHECKING:
     from normlab.model import TransformerConfig
 
-START = {"vocab_size": 256, "dim": 128, "depth": 6, "heads": 4}
+START: dict[str, Any] = {"vocab_size": 256, "dim": 128, "depth": 6, "heads": 4}
 
 
 def register(app: typer.Typer) -> None:
