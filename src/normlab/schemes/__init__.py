@@ -50,6 +50,8 @@ def scheme(name: str, **options: Any) -> SchemeConfig:
 
 
 def lookup(name: str) -> type[SchemeConfig]:
+    if not isinstance(name, str):
+        raise ConfigError(f"a scheme is named by a text, for example 'pre_norm', but got {name!r}")
     try:
         return SCHEMES[canonical(name)]
     except KeyError:

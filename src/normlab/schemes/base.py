@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -138,9 +138,38 @@ class SchemeConfig(Config, ABC):
         """The setting at which this scheme computes the same function as `card.parent`, at initialisation."""
         return None
 
+    def parent(self) -> str | None:
+        """The scheme that this setting equals when it is neutral."""
+        return self.card.parent
+
     def zero_gradients(self, frame: Frame) -> Mapping[str, tuple[int, ...]]:
         """Parameter name -> rows whose gradient is exactly zero by construction, however the parameters are set."""
         return {}
+
+
+@dataclass(frozen=True)
+class Init:
+    """How a scheme fills its branches, as data: plain or Xavier, a gain on the value path, a scale on the outputs."""
+
+    kind: Literal["plain", "xavier"] = "plain"
+    gain: Callable[[Site, Any], float] | None = None  # on value, out, up, gate, down
+    out: Callable[[Site, Any], float] | None = None  # on out, down only
+
+    @torch.no_grad()
+    def fill_(self, branch: Branch, site: Site, *, options: Any, std: float) -> None:
+        for role, weight in branch.matrices().items():
+            # Query and key set the temperature of the softmax, not the size of the update: gains leave them alone.
+            gain = 1.0 if self.gain is None or role in ("query", "key") else self.gain(site, options)
+            gain *= self.out(site, options) if self.out is not None and role in ("out", "down") else 1.0
+            if self.kind == "xavier":
+                nn.init.xavier_normal_(weight, gain=gain)
+            else:
+                nn.init.normal_(weight, std=gain * std)
+
+
+PLAIN = Init()
+XAVIER = Init("xavier")
+GPT2 = Init(out=lambda site, options: site.count**-0.5)  # residual projections divided by sqrt(2L)
 
 
 class Tape:
@@ -167,6 +196,7 @@ class Scheme(nn.Module, ABC):
 
     # Is h a linear mix of branch outputs, for given coefficients? If not, why not (shown to the user).
     not_linear: str | None = None
+    init: Init = PLAIN
 
     def __init__(
         self, config: SchemeConfig, frame: Frame, *, pre: bool | Sequence[bool], res: bool | Sequence[bool] = False
@@ -240,29 +270,8 @@ class Scheme(nn.Module, ABC):
         """Fill the scheme's own parameters and buffers (not those of its norms)."""
 
     def init_branch_(self, branch: Branch, site: Site) -> None:
-        """Fill a branch's matrices. The default is the plain initialisation N(0, init_std^2)."""
-        for weight in branch.matrices().values():
-            nn.init.normal_(weight, std=self.frame.init_std)
+        """Fill a branch's matrices as `init` says."""
+        self.init.fill_(branch, site, options=self.config, std=self.frame.init_std)
 
     def after_step_(self, model: nn.Module) -> None:
         """Called after every optimizer step (nGPT puts the weights back on the sphere)."""
-
-
-@dataclass(frozen=True)
-class Init:
-    """How a scheme fills its branches, as data: plain or Xavier, a gain on the value path, a scale on the outputs."""
-
-    kind: Literal["plain", "xavier"] = "plain"
-    gain: Callable[[Site, Any], float] = field(default=lambda site, options: 1.0)  # value, out, up, gate, down
-    out: Callable[[Site, Any], float] = field(default=lambda site, options: 1.0)  # out, down only
-
-    @torch.no_grad()
-    def fill_(self, branch: Branch, site: Site, *, options: SchemeConfig, std: float) -> None:
-        for role, weight in branch.matrices().items():
-            # Query and key set the temperature of the softmax, not the size of the update: gains leave them alone.
-            gain = 1.0 if role in ("query", "key") else self.gain(site, options)
-            gain *= self.out(site, options) if role in ("out", "down") else 1.0
-            if self.kind == "xavier":
-                nn.init.xavier_normal_(weight, gain=gain)
-            else:
-                nn.init.normal_(weight, std=gain * std)

@@ -6,9 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from normlab.schemes.base import Card, Frame, Init, Scheme, SchemeConfig, Site
-
-_XAVIER = Init("xavier")
+from normlab.schemes.base import XAVIER, Card, Frame, Scheme, SchemeConfig, Site
 
 
 class Pair(NamedTuple):
@@ -44,6 +42,7 @@ class ResiDualStream(Scheme):
     """x <- N(x + f), d <- d + f with f = F(x); output x + N(d)"""
 
     not_linear = "it normalises the stream that branches read"
+    init = XAVIER
 
     def __init__(self, config: ResiDual, frame: Frame) -> None:
         super().__init__(config, frame, pre=False)
@@ -62,9 +61,6 @@ class ResiDualStream(Scheme):
 
     def close(self, stream: Pair) -> Tensor:
         return self._read(stream.first + self.final(stream.second))
-
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        _XAVIER.fill_(branch, site, options=self.config, std=self.frame.init_std)
 
 
 class SiameseNorm(SchemeConfig):
@@ -143,6 +139,7 @@ class BottomToTopStream(Scheme):
     """h <- N(x + Attention(x)); x <- N(x + h + FFN(h)). The pair is (h, x)."""
 
     not_linear = "it normalises the stream itself"
+    init = XAVIER
 
     def __init__(self, config: BottomToTop, frame: Frame) -> None:
         super().__init__(config, frame, pre=False)
@@ -163,6 +160,3 @@ class BottomToTopStream(Scheme):
 
     def close(self, stream: Pair) -> Tensor:
         return self._read(stream.first)
-
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        _XAVIER.fill_(branch, site, options=self.config, std=self.frame.init_std)
