@@ -71,7 +71,7 @@ class NgptStream(Scheme):
         return self.enter(stream, site), None
 
     def write(self, stream: Tensor, y: Tensor, carry: None, site: Site) -> Tensor:
-        return unit(torch.lerp(stream, unit(y), self.step_size(site).to(stream.dtype)))
+        return unit(stream + self.step_size(site).to(stream.dtype) * (unit(y) - stream))
 
     def close(self, stream: Tensor) -> Tensor:
         return self._read(stream)
