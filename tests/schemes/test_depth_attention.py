@@ -179,9 +179,7 @@ def test_sigmoid_static_window_and_heads_by_hand():
     torch.testing.assert_close(sigmoid.attend(sources, 3), (alpha * values).sum(0))
 
     static, _ = randomised(nl.scheme("attn_res", mixing="static"))
-    torch.testing.assert_close(
-        static.attend(sources, 4), torch.einsum("s,sbtd->btd", static.weights[4], values)
-    )
+    torch.testing.assert_close(static.attend(sources, 4), torch.einsum("s,sbtd->btd", static.weights[4], values))
 
     window, _ = randomised(nl.scheme("attn_res", window=2))
     chosen = values[[0, 3, 4]]

@@ -63,7 +63,9 @@ def test_ngpt(x, branches):
 
 
 def test_ngpt_weights_return_to_the_sphere():
-    model = nl.Transformer(nl.TransformerConfig(vocab_size=11, dim=8, depth=2, heads=2, scheme="ngpt", tie_embeddings=False))
+    model = nl.Transformer(
+        nl.TransformerConfig(vocab_size=11, dim=8, depth=2, heads=2, scheme="ngpt", tie_embeddings=False)
+    )
     for _ in range(2):
         for branch in model.branches:
             for role, weight in branch.matrices().items():

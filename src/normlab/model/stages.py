@@ -28,13 +28,14 @@ from normlab.schemes.base import Stream
 
 @dataclass(frozen=True)
 class Plan:
-    """Which branches each chunk runs, and the shapes of what crosses each cut (tensors on the meta device)."""
+    """Which branches each chunk runs, and what crosses each cut: `parts` are tensors on the meta device."""
 
     chunks: tuple[range, ...]
     ranks: int
     cached: bool
-    streams: tuple[Stream, ...]  # after each chunk but the last
+    streams: tuple[Stream, ...]  # after each chunk but the last: for their structure only
     parts: tuple[Parts, ...]
+    sources: int  # settled tensors at the end of the model, the embedding among them
 
     def rank(self, chunk: int) -> int:
         return chunk % self.ranks
@@ -73,30 +74,57 @@ def make_plan(
     shape: tuple[int, int] = (1, 1),
 ) -> Plan:
     """`cuts` are the numbers of branches before each cut (default: as even as possible); `shape` is [batch, time]."""
-    sites = config.sites()
-    cuts = _checked(cuts, ranks=ranks, virtual_stages=virtual_stages, branches=len(sites))
-    frame = Frame(config.dim, sites, norm=config.norm, eps=config.eps, init_std=config.init_std)
-    with torch.device("meta"), torch.no_grad():
-        scheme = config.scheme.build(frame)
-        streams = list(walk(scheme, torch.empty(*shape, config.dim)))
-    bounds = (0, *cuts, len(sites))
-    crossing = tuple(streams[cut] for cut in cuts)
+    branches = len(config.sites())
+    cuts = _checked(cuts, ranks=ranks, virtual_stages=virtual_stages, branches=branches)
+    bounds = (0, *cuts, branches)
+    runs = []
+    for width, tokens in zip(probe_widths(config), ((1, 2), (2, 1)), strict=True):
+        scheme = probe(config, width)
+        streams = walk(scheme, torch.zeros(*tokens, width))
+        runs.append((width, [scheme.to_parts(stream) for stream in streams], streams))
+    (small, parts, streams), (large, others, _) = runs
     return Plan(
         chunks=tuple(range(first, last) for first, last in pairwise(bounds)),
         ranks=ranks,
         cached=cached,
-        streams=crossing,
-        parts=tuple(scheme.to_parts(stream) for stream in crossing),
+        streams=tuple(streams[cut] for cut in cuts),
+        parts=tuple(_grown(parts[cut], others[cut], shape, config.dim, (small, large)) for cut in cuts),
+        sources=len(parts[-1].settled),
     )
 
 
+# The residual path is run on the CPU at two small widths, and its shapes carried over to the model's: nothing of the
+# model's size is allocated, and unlike the meta device (a millisecond an operation) it takes no time.
+def probe_widths(config: TransformerConfig) -> tuple[int, int]:
+    least = 16 * getattr(config.scheme, "heads", 1)
+    return least, 2 * least
+
+
+def probe(config: TransformerConfig, width: int, *, dtype: torch.dtype = torch.float32) -> Scheme:
+    """The scheme of `config` at another width."""
+    frame = Frame(width, config.sites(), norm=config.norm, eps=config.eps, init_std=config.init_std)
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        return config.scheme.build(frame).to(dtype)
+
+
+@torch.no_grad()
 def walk(scheme: Scheme, x: Tensor) -> list[Stream]:
     """The stream before each branch and at the end, for branches that return something of their input's shape."""
     streams = [scheme.open(x)]
     for site in scheme.frame.sites:
         h, carry = scheme.read(streams[-1], site)
-        streams.append(scheme.write(streams[-1], torch.empty_like(h), carry, site))
+        streams.append(scheme.write(streams[-1], torch.zeros_like(h), carry, site))
     return streams
+
+
+def _grown(one: Parts, two: Parts, shape: tuple[int, int], dim: int, widths: tuple[int, int]) -> Parts:
+    """[batch, time, ...] tensors of the model's size on the meta device: axes that follow the width follow it to d."""
+
+    def grow(a: Tensor, b: Tensor) -> Tensor:
+        rest = [m if m == n else m * dim // widths[0] for m, n in zip(a.shape[2:], b.shape[2:], strict=True)]
+        return torch.empty(*shape, *rest, device="meta")
+
+    return Parts(*(tuple(map(grow, *pair)) for pair in zip(one, two, strict=True)))
 
 
 def _checked(cuts: Sequence[int] | None, *, ranks: int, virtual_stages: int, branches: int) -> tuple[int, ...]:
@@ -116,11 +144,16 @@ def _checked(cuts: Sequence[int] | None, *, ranks: int, virtual_stages: int, bra
             f"{len(cuts)} cuts make {len(cuts) + 1} chunks, but {ranks} stages x {virtual_stages} virtual stages need "
             f"{chunks}: give {chunks - 1} cuts"
         )
+    outside = [cut for cut in cuts if not 0 < cut < branches]
+    if outside:
+        raise ConfigError(
+            f"cuts are numbers of branches from 1 to {branches - 1}, and {outside[0]} is not: a stage would be empty"
+        )
     bounds = (0, *cuts, branches)
     for chunk, (first, last) in enumerate(pairwise(bounds)):
-        if last <= first or not 0 <= first <= branches:
+        if last <= first:
             raise ConfigError(
-                f"the cuts {list(cuts)} leave stage {chunk} empty (branches {first} to {last} of {branches}); "
-                f"cuts count branches from the start, each larger than the one before, between 1 and {branches - 1}"
+                f"the cuts {list(cuts)} leave chunk {chunk} empty (from branch {first} to {last}): "
+                "cuts count branches from the start, each larger than the one before"
             )
     return tuple(cuts)

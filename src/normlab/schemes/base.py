@@ -196,12 +196,13 @@ class Tape:
         return v
 
 
-def _tensors(stream: Stream) -> Iterator[Tensor]:
+def tensors_of(stream: Stream) -> Iterator[Tensor]:
+    """Every tensor of a stream, in order."""
     if isinstance(stream, Tensor):
         yield stream
     elif stream is not None:
         for part in stream:
-            yield from _tensors(part)
+            yield from tensors_of(part)
 
 
 def _rebuild(like: Stream, tensors: Iterator[Tensor]) -> Stream:
@@ -254,10 +255,10 @@ class Scheme(nn.Module, ABC):
         A scheme with sources overrides both: what is derived (source norms, the results of a batched read) stays out
         of the parts, and `from_parts` computes it again.
         """
-        return Parts((), tuple(_tensors(stream)))
+        return Parts((), tuple(tensors_of(stream)))
 
     def from_parts(self, parts: Parts, like: Stream, site: Site | None) -> Stream:
-        """The stream again. `like` has its structure, on the meta device; `site` reads next (None: the close)."""
+        """The stream again. `like` has its structure, not its sizes; `site` reads next (None: the close)."""
         return _rebuild(like, iter(parts.moving))
 
     # -- what subclasses share -------------------------------------------------------------------------------------
