@@ -64,11 +64,10 @@ def register(app: typer.Typer) -> None:
 
 def _config(name: str, shape: dict[str, int], blocks: int | None, settings: list[str]) -> Any:
     from normlab.model import TransformerConfig
-    from normlab.schemes import lookup
+    from normlab.schemes import lookup, scheme
 
-    cls = lookup(name)
-    options = {"blocks": blocks} if blocks is not None and "blocks" in cls.model_fields else {}
-    chosen = cls(**options)  # type: ignore[call-arg]  # registered classes have a default name
+    options = {"blocks": blocks} if blocks is not None and "blocks" in lookup(name).model_fields else {}
+    chosen = scheme(name, **options)
     return TransformerConfig(**shape, scheme=chosen).override(settings)  # type: ignore[arg-type]
 
 

@@ -79,6 +79,8 @@ class Depot:
 class Chunk(nn.Module):
     """Consecutive branches as a module from wire tensors to wire tensors (tokens first, logits last)."""
 
+    model: Transformer
+
     def __init__(self, model: Transformer, plan: Plan, index: int, depot: Depot) -> None:
         super().__init__()
         self.plan, self.index, self.depot = plan, index, depot

@@ -160,7 +160,7 @@ def attention_bytes(model: Transformer, length: int) -> float:
     kv = (config.kv_heads or config.heads) * config.size_of_head
     turned = config.positions == "rope"
     # Values are a view of the product, which keeps all of it, unless they are averaged with the first layer's.
-    total = dtype.itemsize * (2 * q + 2 * kv if not (turned and config.value_residual) else q + kv)
+    total: float = dtype.itemsize * (2 * q + 2 * kv if not (turned and config.value_residual) else q + kv)
     total += dtype.itemsize * ((q + kv) * turned + kv * (config.value_residual and not turned))
     norm = demands.qk_norm or config.qk_norm
     if norm == "unit":  # nGPT normalises what RoPE has turned, and scales that

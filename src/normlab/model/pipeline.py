@@ -91,16 +91,16 @@ class Pipeline:
             raise ConfigError(f"{microbatches} micro-batches do not divide a batch of {shape[0]}")
         if model.config.value_residual:
             raise UnsupportedError("value_residual gives every layer the first layer's values: stages do not pass them")
-        self.model, self.group, self.microbatches = model, group, microbatches
+        self.model, self.group, self.shape, self.microbatches = model, group, shape, microbatches
         small = (shape[0] // microbatches, shape[1])
         self.plan = make_plan(
             model.config, ranks=ranks, virtual_stages=virtual_stages, cuts=cuts, cached=cached, shape=small
         )
         self.is_last, self._loss, self._forward_only = self.rank == ranks - 1, loss, False
-        device = self._device()
+        self.device = self._device()
         depot = Depot()
         self.stages = [
-            self._stage(Chunk(model, self.plan, index, depot), small, device)
+            self._stage(Chunk(model, self.plan, index, depot), small)
             for index in range(self.rank, len(self.plan.chunks), ranks)
         ]
         self.schedule = self._schedule(schedule or ("1f1b" if virtual_stages == 1 else "interleaved_1f1b"))
@@ -131,10 +131,12 @@ class Pipeline:
             self._forward_only = False
 
     def _first(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        if self.rank != 0:
-            return ()
-        self.model._check(tokens, 0, None)
-        return (tokens,)
+        """Only the first rank feeds tokens in; all of them check, so that none waits for one that refused."""
+        if tuple(tokens.shape) != tuple(self.shape):
+            raise InputError(f"this pipeline is made for a batch of {list(self.shape)}, not {list(tokens.shape)}")
+        if tokens.device != self.device:
+            raise InputError(f"the tokens are on {tokens.device} and the stage on {self.device}")
+        return (tokens,) if self.rank == 0 else ()
 
     def _masks(self, attention_mask: Tensor | None) -> dict[str, Tensor]:
         return {} if attention_mask is None else {"attention_mask": attention_mask}
@@ -188,7 +190,7 @@ class Pipeline:
         return dist.get_global_rank(self.group, rank) if self.group is not None else rank
 
     # -- construction --------------------------------------------------------------------------------------------------
-    def _stage(self, chunk: Chunk, shape: tuple[int, int], device: torch.device) -> Stage:
+    def _stage(self, chunk: Chunk, shape: tuple[int, int]) -> Stage:
         """Shapes are given, not inferred: torch would run the chunk once on made-up tensors to find them."""
         plan, dtype = self.plan, self.model.embedding.weight.dtype
 
@@ -201,7 +203,7 @@ class Pipeline:
             arriving = like(plan.sent(chunk.index - 1, plan.parts[chunk.index - 1]))  # type: ignore[assignment]
         if not chunk.last:
             leaving = like(plan.sent(chunk.index, plan.parts[chunk.index]))
-        return Stage(chunk, device=device, input_args=arriving, output_args=leaving, group=self.group)
+        return Stage(chunk, device=self.device, input_args=arriving, output_args=leaving, group=self.group)
 
     def _schedule(self, name: str) -> Any:
         name = canonical(name)
@@ -227,9 +229,7 @@ class _shared_gradients:
 
     def __init__(self, pipe: Pipeline) -> None:
         model = pipe.model
-        self.sets: list[tuple[list[nn.Parameter], dist.ProcessGroup | None]] = [
-            (list(model.scheme.parameters()), pipe.group)
-        ]
+        self.sets: list[tuple[list[Tensor], dist.ProcessGroup | None]] = [(list(model.scheme.parameters()), pipe.group)]
         if pipe._ends is not None and (pipe.rank == 0 or pipe.is_last):
             self.sets.append(([model.embedding.weight], pipe._ends))
 
@@ -249,7 +249,7 @@ class _shared_gradients:
 
 
 @torch.no_grad()
-def _sum_gradients(parameters: list[nn.Parameter], group: dist.ProcessGroup | None) -> None:
+def _sum_gradients(parameters: list[Tensor], group: dist.ProcessGroup | None) -> None:
     flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
     dist.all_reduce(flat, group=group)
     for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
