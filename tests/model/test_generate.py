@@ -74,7 +74,7 @@ def test_generation_is_the_same_with_cache_and_chunks(scheme):
     assert torch.equal(plain, built.generate(prompt, max_new_tokens=6, temperature=0, prefill_chunk=4))
 
 
-# -- what the depth history costs ---------------------------------------------------------------------------------------
+# -- what the depth history costs --------------------------------------------------------------------------------------
 class Reads:
     """Tensor sizes that a scheme's verbs see."""
 
@@ -189,7 +189,7 @@ def test_chunks_bound_the_memory_of_a_long_prompt():
     assert peaks[1] < peaks[0] / 5
 
 
-# -- bad input ----------------------------------------------------------------------------------------------------------
+# -- bad input ---------------------------------------------------------------------------------------------------------
 def test_bad_chunks_and_caches_are_refused():
     built, tokens = model(), torch.randint(23, (2, 9))
     cases = [
