@@ -6,7 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import normlab as nl
 from normlab.errors import ConfigError
-from normlab.model.cost import cached_formula, measured_bytes, naive_formula, pipeline_traffic
+from normlab.model.cost import cached_formula, naive_formula, pipeline_traffic
+from normlab.model.memory import measured_bytes
 
 
 def model(scheme="pre_norm", **changes):

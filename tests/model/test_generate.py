@@ -76,14 +76,14 @@ def test_generation_is_the_same_with_cache_and_chunks(scheme):
 
 # -- what the depth history costs --------------------------------------------------------------------------------------
 class Reads:
-    """Tensor sizes that a scheme's verbs see."""
+    """Sizes of the sources that a scheme's reads see."""
 
     def __init__(self, scheme, monkeypatch):
         self.tokens, self.elements = [], []
         read = scheme.read
 
         def noted(stream, site):
-            tensors = list(tensors_of(stream))
+            tensors = [t for part in scheme.to_parts(stream) for t in part]
             self.tokens.append(max(t.shape[1] for t in tensors))
             self.elements.append(sum(t.numel() for t in tensors))
             return read(stream, site)
