@@ -121,6 +121,7 @@ def _summary(item: Cost) -> dict[str, str]:
         "  with a checkpoint a layer": _size(memory["checkpointed"]),
         "key-value cache": _size(memory["kv_cache"]),
         "stream while a prompt is read": _size(memory["prefill_stream"]),
+        "  of its sources": _size(memory["prefill_sources"]),
         "residual path, per branch": f"{item.traffic:g}d",
         "  read + written": f"{item.reads:g}d + {item.writes:g}d",
     }

@@ -31,11 +31,12 @@ def memory(model: Transformer, *, length: int, batch: int, prefill_chunk: int | 
     """
     config, tokens, width = model.config, batch * length, model.embedding.weight.itemsize
     per_layer = attention_bytes(model, length) + ffn_bytes(model)
-    saved, boundaries, widest = residual_bytes(config, dtype=model.embedding.weight.dtype, tokens=tokens)
+    saved, boundaries, widest, sources = residual_bytes(config, dtype=model.embedding.weight.dtype, tokens=tokens)
     head = STATISTICS * config.vocab_size + 8  # log-probabilities of the loss, and the token ids
     branches = round(tokens * config.depth * per_layer)
     path = round(saved)
     layer = (branches + path) // config.depth
+    prompt = batch * min(length, prefill_chunk or length)
     cached = 2 * config.depth * (config.kv_heads or config.heads) * config.size_of_head
     return {
         "activations": branches + path + tokens * head,
@@ -44,7 +45,8 @@ def memory(model: Transformer, *, length: int, batch: int, prefill_chunk: int | 
         "head": tokens * head,
         "checkpointed": round(tokens * boundaries) + layer + tokens * head,
         "kv_cache": tokens * width * cached,
-        "prefill_stream": round(batch * min(length, prefill_chunk or length) * widest),
+        "prefill_stream": round(prompt * widest),
+        "prefill_sources": round(prompt * sources),
     }
 
 
@@ -99,8 +101,9 @@ def _per_element(norm: Callable[[Tensor], Tensor], dtype: torch.dtype) -> float:
     return saved_bytes(lambda: norm(x), left_out) / x.numel()
 
 
-def residual_bytes(config: TransformerConfig, *, dtype: torch.dtype, tokens: int) -> tuple[float, float, float]:
-    """Saved by the residual path for so many tokens; per token, in the streams at the layers' ends and in the widest.
+def residual_bytes(config: TransformerConfig, *, dtype: torch.dtype, tokens: int) -> list[float]:
+    """Saved by the residual path for so many tokens; and per token, in the streams at the layers' ends, in the widest
+    stream, and in the sources of the widest alone (without what a scheme has computed ahead).
 
     Counted, not estimated: autograd's own saved tensors of a small pass, each storage once, at two widths and two
     numbers of tokens; they are linear in both. A branch is stood in for by one matrix product, which keeps its input
@@ -112,17 +115,17 @@ def residual_bytes(config: TransformerConfig, *, dtype: torch.dtype, tokens: int
         scheme = probe(config, width, dtype=dtype)
         two, four = (_counts(scheme, torch.zeros(1, count, width, dtype=dtype), config.depth) for count in (2, 4))
         slopes = [(b - a) / 2 for a, b in zip(two, four, strict=True)]
-        points.append((two[0] + slopes[0] * (tokens - 2), slopes[1], slopes[2]))
+        points.append((two[0] + slopes[0] * (tokens - 2), *slopes[1:]))
     reach = (config.dim - widths[0]) / (widths[1] - widths[0])
-    saved, ends, widest = (small + (large - small) * reach for small, large in zip(*points, strict=True))
-    return saved, ends, widest
+    return [small + (large - small) * reach for small, large in zip(*points, strict=True)]
 
 
-def _counts(scheme: Scheme, x: Tensor, layers: int) -> tuple[int, int, int]:
-    """Bytes saved, in the streams at the layers' ends, and in the widest stream."""
+def _counts(scheme: Scheme, x: Tensor, layers: int) -> list[int]:
+    """Bytes saved, in the streams at the layers' ends, in the widest stream, and in its sources."""
     streams = walk(scheme, x)
     ends = streams[:: len(streams) // layers]
-    return _saved_by(scheme, x), _bytes(ends), max(_bytes([stream]) for stream in streams)
+    parts = [sum(t.nbytes for part in scheme.to_parts(stream) for t in part) for stream in streams]
+    return [_saved_by(scheme, x), _bytes(ends), max(_bytes([stream]) for stream in streams), max(parts)]
 
 
 def _saved_by(scheme: Scheme, x: Tensor) -> int:
