@@ -119,6 +119,8 @@ def test_checkpointing_keeps_the_streams_at_the_layers_ends():
     layer = (plain["branches"] + plain["residual_path"]) // 6
     assert plain["checkpointed"] == 64 * 48 * 4 * 7 + layer + plain["head"]
     assert block["checkpointed"] < block["activations"] / 2
+    single = nl.cost(model(depth=1), length=64).memory
+    assert single["checkpointed"] == single["activations"] + 64 * 48 * 4 * 2
 
 
 def test_a_prompts_stream_is_bounded_by_its_chunk():

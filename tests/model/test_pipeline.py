@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -257,3 +259,12 @@ def test_a_pipeline_needs_processes():
     model, _, _ = make_model(BLOCK, {})
     with pytest.raises(ConfigError, match="torchrun"):
         Pipeline(model, shape=SHAPE, microbatches=2, loss=loss_of)
+
+
+@pytest.mark.slow
+def test_the_example_under_torchrun():
+    example = Path(__file__).parents[2] / "examples" / "pipeline.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(example)]
+    done = subprocess.run([*command, "--layers", "4", "--blocks", "4"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "gradients equal the whole model's" in done.stdout

@@ -123,7 +123,7 @@ def residual_bytes(config: TransformerConfig, *, dtype: torch.dtype, tokens: int
 def _counts(scheme: Scheme, x: Tensor, layers: int) -> list[int]:
     """Bytes saved, in the streams at the layers' ends, in the widest stream, and in its sources."""
     streams = walk(scheme, x)
-    ends = streams[:: len(streams) // layers]
+    ends = streams[:: len(scheme.frame.sites) // layers]
     parts = [sum(t.nbytes for part in scheme.to_parts(stream) for t in part) for stream in streams]
     return [_saved_by(scheme, x), _bytes(ends), max(_bytes([stream]) for stream in streams), max(parts)]
 
