@@ -37,7 +37,7 @@ class RMSNorm(nn.Module):
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """g x / sqrt(mean(x^2) + eps) over the last axis, with the statistics of `precise`, in the type of x.
 
-    CPUs have no kernel for it: `F.rms_norm` takes a dozen passes over memory there, and three times as long as
+    CPUs have no kernel for it: `F.rms_norm` takes a dozen passes over memory there, and two to three times as long as
     `_RMSNorm`. Compilers fuse the plain form, torch.func needs it to transform it, and GPUs have a kernel.
     """
     if x.device.type == "cpu" and x.is_floating_point() and not traced():
