@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -107,6 +107,32 @@ class Card:
     parent: str | None = None  # the scheme that the neutral setting equals
 
 
+class Parts(NamedTuple):
+    """A stream as plain tensors, for what crosses a device boundary.
+
+    `settled` only ever grows: no later write changes or removes an entry (the closed blocks of Attention Residuals), so
+    whoever has seen one may keep it. `moving` is replaced by every write.
+    """
+
+    settled: tuple[Tensor, ...]
+    moving: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One operation of the residual path and its memory traffic per token and branch, in units of the width d.
+
+    The accounting of the Attention Residuals paper (Table 1): each operation reads its inputs and writes its results,
+    averaged over the branches; what happens inside a branch (its own norm included) is not counted. `scalars` are
+    single numbers read or written, beside multiples of d.
+    """
+
+    operation: str
+    read: float
+    write: float
+    scalars: float = 0.0
+
+
 Bounds = tuple[float, float]
 
 
@@ -141,6 +167,14 @@ class SchemeConfig(Config, ABC):
     def parent(self) -> str | None:
         """The scheme that this setting equals when it is neutral."""
         return self.card.parent
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        """What the residual path reads and writes; the standard residual reads x and F(x) and writes x: 3d."""
+        return [Access("residual merge", 2.0, 1.0)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        """Forward arithmetic of the residual path for one token, norms left out; the standard residual adds: M d."""
+        return float(len(frame.sites) * frame.dim)
 
     def zero_gradients(self, frame: Frame) -> Mapping[str, tuple[int, ...]]:
         """Parameter name -> rows whose gradient is exactly zero by construction, however the parameters are set."""
@@ -191,6 +225,22 @@ class Tape:
         return v
 
 
+def tensors_of(stream: Stream) -> Iterator[Tensor]:
+    """Every tensor of a stream, in order."""
+    if isinstance(stream, Tensor):
+        yield stream
+    elif stream is not None:
+        for part in stream:
+            yield from tensors_of(part)
+
+
+def _rebuild(like: Stream, tensors: Iterator[Tensor]) -> Stream:
+    if like is None or isinstance(like, Tensor):
+        return None if like is None else next(tensors)
+    parts = [_rebuild(part, tensors) for part in like]
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
 class Scheme(nn.Module, ABC):
     """Base of all schemes. Subclasses route every branch input through `enter` and every output through `leave`."""
 
@@ -227,6 +277,19 @@ class Scheme(nn.Module, ABC):
     def write(self, stream: Stream, y: Tensor, carry: Any, site: Site) -> Stream: ...
     @abstractmethod
     def close(self, stream: Stream) -> Tensor: ...
+
+    # -- the stream across devices ---------------------------------------------------------------------------------
+    def to_parts(self, stream: Stream) -> Parts:
+        """The least that rebuilds the stream elsewhere. The default sends every tensor of it, each time.
+
+        A scheme with sources overrides both: what is derived (source norms, the results of a batched read) stays out
+        of the parts, and `from_parts` computes it again.
+        """
+        return Parts((), tuple(tensors_of(stream)))
+
+    def from_parts(self, parts: Parts, like: Stream, site: Site | None) -> Stream:
+        """The stream again. `like` has its structure, not its sizes; `site` reads next (None: the close)."""
+        return _rebuild(like, iter(parts.moving))
 
     # -- what subclasses share -------------------------------------------------------------------------------------
     def enter(self, h: Tensor, site: Site) -> Tensor:

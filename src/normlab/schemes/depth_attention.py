@@ -11,6 +11,7 @@ Nothing is carried across decoding steps: the sources are one token's depth hist
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.schemes.base import Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
 from normlab.schemes.norms import inverse_rms, precise
 from normlab.schemes.rows import GPT2
 
@@ -82,6 +83,18 @@ class DepthAttentionConfig(SchemeConfig):
             return [None] * (branches + 1)
         return [(1 + i) * weight**2 for i, weight in enumerate(self.initial_weights(branches))]
 
+    def mixing_flops(self, frame: Frame) -> float:
+        """A score and a weighted addition per read and source (2d each), and the d x d products of input queries."""
+        reads = self.source_counts(len(frame.sites))[: len(frame.sites) + self.output_read]
+        projected = 2.0 * frame.dim**2 * len(reads) if self.query == "input" else 0.0
+        return (2.0 if self.mixing == "static" else 4.0) * frame.dim * sum(reads) + projected
+
+    def one_phase(self, sites: Sequence[Site]) -> list[Access]:
+        """Every read passes over its sources, keys and values: where queries are not known before the block starts."""
+        counts = self.source_counts(len(sites))[:-1]
+        passes = 1.0 if self.mixing == "static" else 2.0
+        return [Access("read of the sources", passes * sum(counts) / len(counts), 1.0)]
+
     def neutral(self) -> DepthAttentionConfig:
         return type(self)()  # type: ignore[call-arg]  # the subclasses have a default name
 
@@ -107,6 +120,23 @@ class AttnRes(DepthAttentionConfig):
         parent="pre_norm",
     )
     name: Literal["attn_res"] = "attn_res"
+
+    def traffic(self, sites: Sequence[Site], *, blocks: int = 8) -> list[Access]:
+        """(S + N)d for a two-phase schedule of N blocks of S branches: 24d at M = 128, N = 8 (the paper's appendix B).
+
+        The blocks are a schedule only. Phase 1 of block n passes once over the keys and values of the (n - 1)S sources
+        before it, 2(n - 1)S d, for all S queries, and writes S results; summed over n and divided by M = NS that is
+        (N - 1)d read and d written. Phase 2 of the t-th branch of a block reads t - 1 keys and values: (S - 1)d on
+        average, and writes d. The paper leaves the embedding and the output's read out of this count.
+        """
+        if self.query == "input" or self.window is not None:
+            return self.one_phase(sites)
+        count = len(sites)
+        sizes = [len(range(count)[start :: min(blocks, count)]) for start in range(min(blocks, count))]
+        passes = 1.0 if self.mixing == "static" else 2.0
+        inter = sum(sum(sizes[:n]) for n in range(len(sizes))) * passes / count
+        intra = sum(size * (size - 1) / 2 for size in sizes) * passes / count
+        return [Access("phase 1: closed sources, batched", inter, 1.0), Access("phase 2: the open block", intra, 1.0)]
 
 
 class BlockAttnRes(DepthAttentionConfig):
@@ -144,6 +174,17 @@ class BlockAttnRes(DepthAttentionConfig):
                     f"scheme.{key}: {value} is more than the model's {len(sites)} branches "
                     f"(a branch is an attention or an FFN); give {len(sites)} or less"
                 )
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        """(N/S + 5)d: 5.5d at M = 128, N = 8. Phase 1 reads the closed blocks once a block for its S queries.
+
+        Phase 2 reads the result of phase 1, the running sum and the branch's output, and writes h and the new sum.
+        """
+        if self.query == "input" or self.window is not None:
+            return [*self.one_phase(sites), Access("running sum", 2.0, 1.0)]
+        count = len(self.block_sizes(len(sites)))
+        batched = count * count / len(sites)  # N/S with S = M/N
+        return [Access("phase 1: closed blocks, batched", batched, 1.0), Access("phase 2: merge and sum", 3.0, 1.0)]
 
     def block_sizes(self, branches: int) -> list[int]:
         if self.block_size is not None:
@@ -219,6 +260,17 @@ class DepthAttention(Scheme):
     def close(self, stream: Sources) -> Tensor:
         h = self.attend(stream.all, len(self.frame.sites)) if self.config.output_read else sum_all(stream.all)
         return self.final(self._read(h))
+
+    # -- the stream across devices (a pipeline stage) ------------------------------------------------------------------
+    # Contract for any stream of this scheme, whatever it caches: `settled` is the tuple of closed sources in order,
+    # each a [..., d] tensor; `moving` is the open block's sum, or nothing right after a boundary. Whatever else
+    # the stream holds (1/rms of the sources, results of phase 1) stays out, and `from_parts` computes it again for the
+    # block that `site` lies in. `like` is not needed here.
+    def to_parts(self, stream: Sources) -> Parts:
+        return Parts(stream.closed, () if stream.partial is None else (stream.partial,))
+
+    def from_parts(self, parts: Parts, like: Sources, site: Site | None) -> Sources:
+        return Sources(parts.settled, parts.moving[0] if parts.moving else None)
 
     # -- the read ----------------------------------------------------------------------------------------------------
     def attend(self, sources: tuple[Tensor, ...], read: int) -> Tensor:

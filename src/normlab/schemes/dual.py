@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from normlab.schemes.base import XAVIER, Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import XAVIER, Access, Card, Frame, Scheme, SchemeConfig, Site
 
 
 class Pair(NamedTuple):
@@ -30,6 +31,12 @@ class ResiDual(SchemeConfig):
         traps=("both streams start at the embedding", "the head sees the sum of both, with no norm after it"),
     )
     name: Literal["resi_dual"] = "resi_dual"
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        return [Access("merge of both streams", 3.0, 2.0)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        return 2.0 * len(frame.sites) * frame.dim
 
     def build(self, frame: Frame) -> ResiDualStream:
         return ResiDualStream(self, frame)
@@ -80,6 +87,13 @@ class SiameseNorm(SchemeConfig):
     )
     name: Literal["siamese_norm"] = "siamese_norm"
 
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        """A branch's input is made of both streams: one d read more than where it is the stream itself."""
+        return [Access("read of the second stream", 1.0, 0.0), Access("merge of both streams", 3.0, 2.0)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        return 4.0 * len(frame.sites) * frame.dim
+
     def build(self, frame: Frame) -> SiameseNormStream:
         return SiameseNormStream(self, frame)
 
@@ -127,6 +141,13 @@ class BottomToTop(SchemeConfig):
         traps=("the shortcut skips the layer's first norm, not its last",),
     )
     name: Literal["b2t"] = "b2t"
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        again = sum(site.closes_layer for site in sites) / len(sites)
+        return [Access("residual merge", 2.0, 1.0), Access("the layer's input again", again, 0.0)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        return float(frame.dim * sum(1 + site.closes_layer for site in frame.sites))
 
     def build(self, frame: Frame) -> BottomToTopStream:
         return BottomToTopStream(self, frame)
