@@ -174,8 +174,9 @@ class DepthAttention(Scheme):
             rebuild = (ahead.weights[offset], *ahead.units) if self.config.recompute and ahead.weights else ()
             h = merge(o, lse, _flat(stream.partial), ahead.queries[read], self._eps, rebuild=rebuild)
         else:
-            h = o
-        return h.view(shape), ahead
+            # The outputs lie in one buffer, and whoever keeps this one keeps them all.
+            h = o.clone() if ahead.weights else o
+        return h.reshape(shape), ahead
 
     def _look_back(self, stream: Sources, first: int, read: int) -> Ahead:
         """From the sources alone: keys of what was closed before this block, and of what it has added (Full)."""
