@@ -10,8 +10,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from normlab.schemes.base import Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.depth_reads import keys, transformed
 from normlab.schemes.norms import inverse_rms, precise
 from normlab.schemes.rows import GPT2
+from normlab.schemes.sinkhorn import sinkhorn
 
 Matrix = list[list[float]]
 
@@ -66,11 +68,36 @@ class HyperConnections(SchemeConfig):
         return _growth([(eye[site.index % n], eye, [1.0] * n) for site in frame.sites], [1.0] * n)
 
 
-class Mixed(NamedTuple):
-    """What a read leaves for its write: the mixed streams and the write weights."""
+class Weights(NamedTuple):
+    """What a read leaves for its write, H <- res H + post (x) y. The streams are mixed there: nothing lies between."""
 
-    streams: Tensor
-    write: Tensor
+    res: Tensor  # [..., n, n]
+    post: Tensor  # [..., n]
+
+
+def read_streams(streams: Tensor, weights: Tensor) -> Tensor:
+    """sum_k weights_k H_k: [..., n, d], [..., n] (or [n]) -> [..., d], saving nothing beside its arguments."""
+    weights = weights.expand(streams.shape[:-1])
+    return (weights.unsqueeze(-2) @ streams).squeeze(-2)
+
+
+def write_streams(streams: Tensor, y: Tensor, weights: Weights) -> Tensor:
+    """res H + post (x) y in one buffer, saving nothing beside its arguments."""
+    n, d = streams.shape[-2:]
+    if weights.res.dim() == 2:  # the same for every token
+        return torch.matmul(weights.res, streams) + weights.post[:, None] * y.unsqueeze(-2)
+    post, res = weights.post.reshape(-1, n, 1), weights.res.reshape(-1, n, n)
+    added = torch.bmm(post, y.reshape(-1, 1, d))
+    return torch.baddbmm(added, res, streams.reshape(-1, n, d)).view(streams.shape)
+
+
+def normed_product(x: Tensor, matrix: Tensor, eps: float) -> Tensor:
+    """RMSNorm(x) matrix, in float32 or better, without materialising the normalised copy: 1/rms factors out."""
+    if transformed():
+        return (precise(x) @ matrix.to(precise(x).dtype)) * inverse_rms(x, eps)
+    with torch.autocast(x.device.type, enabled=False):
+        found = keys(x.reshape(-1, x.shape[-1]), matrix.to(precise(x).dtype).t(), eps)
+    return found.view(*x.shape[:-1], -1)
 
 
 class HyperConnectionsStream(Scheme):
@@ -106,9 +133,8 @@ class HyperConnectionsStream(Scheme):
         i, n = site.index, self.config.streams
         mix, beta = self.mix[i], self.beta[i]
         if self.config.dynamic:
-            # tanh(N(H) W): the gain folds into W and 1/rms factors out, so N(H) is never materialised.
-            logits = precise(streams @ (self.gain[i, :, None] * self.project[i]).to(streams.dtype))
-            moved = torch.tanh(logits * inverse_rms(streams, self.frame.eps))
+            # tanh(N(H) W), the gain folded into W
+            moved = torch.tanh(normed_product(streams, self.gain[i, :, None] * self.project[i], self.frame.eps))
             mix = mix + self.scale[i, 0] * moved[..., : n + 1]
             beta = beta + self.scale[i, 1] * moved[..., n + 1]
         return self.weigh(mix).to(streams.dtype), self.weigh(beta).to(streams.dtype)
@@ -116,13 +142,13 @@ class HyperConnectionsStream(Scheme):
     def open(self, x: Tensor) -> Tensor:
         return self._source(x).unsqueeze(-2).expand(*x.shape[:-1], self.config.streams, x.shape[-1])
 
-    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Mixed]:
+    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights]:
         mix, beta = self.coefficients(stream, site)
-        mixed = mix.transpose(-1, -2) @ stream
-        return self.enter(mixed[..., 0, :], site), Mixed(mixed[..., 1:, :], beta)
+        h = read_streams(stream, mix[..., 0])
+        return self.enter(h, site), Weights(mix[..., 1:].transpose(-1, -2), beta)
 
-    def write(self, stream: Tensor, y: Tensor, carry: Mixed, site: Site) -> Tensor:
-        return carry.streams + carry.write[..., :, None] * self.leave(y, site)[..., None, :]
+    def write(self, stream: Tensor, y: Tensor, carry: Weights, site: Site) -> Tensor:
+        return write_streams(stream, self.leave(y, site), carry)
 
     def close(self, stream: Tensor) -> Tensor:
         return self.final(self._read(stream.sum(-2)))
@@ -217,9 +243,7 @@ class ManifoldHyperConnectionsStream(Scheme):
     def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
         """H_pre [..., n], H_post [..., n], H_res [..., n, n], in float32 or better."""
         i, n = site.index, self.config.streams
-        flat = streams.flatten(-2)
-        # RMSNorm(vec X) W without materialising the normalised copy.
-        logits = precise(flat @ self.project[i].to(flat.dtype)) * inverse_rms(flat, self.frame.eps)
+        logits = normed_product(streams.flatten(-2), self.project[i], self.frame.eps)
         sizes = torch.repeat_interleave(self.alpha[i], _counts(n, self.alpha.device), output_size=2 * n + n * n)
         pre, post, res = (logits * sizes + self.bias[i]).split([n, n, n * n], dim=-1)
         h_res = sinkhorn(res.unflatten(-1, (n, n)), self.config.iterations)
@@ -228,13 +252,12 @@ class ManifoldHyperConnectionsStream(Scheme):
     def open(self, x: Tensor) -> Tensor:
         return self._source(x).unsqueeze(-2).expand(*x.shape[:-1], self.config.streams, x.shape[-1])
 
-    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Mixed]:
+    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights]:
         h_pre, h_post, h_res = (h.to(stream.dtype) for h in self.coefficients(stream, site))
-        h = (h_pre[..., None, :] @ stream).squeeze(-2)
-        return self.enter(h, site), Mixed(h_res @ stream, h_post)
+        return self.enter(read_streams(stream, h_pre), site), Weights(h_res, h_post)
 
-    def write(self, stream: Tensor, y: Tensor, carry: Mixed, site: Site) -> Tensor:
-        return carry.streams + carry.write[..., :, None] * self.leave(y, site)[..., None, :]
+    def write(self, stream: Tensor, y: Tensor, carry: Weights, site: Site) -> Tensor:
+        return write_streams(stream, self.leave(y, site), carry)
 
     def close(self, stream: Tensor) -> Tensor:
         return self.final(self._read(stream.sum(-2)))
@@ -245,12 +268,3 @@ class ManifoldHyperConnectionsStream(Scheme):
 
 def _counts(n: int, device: torch.device) -> Tensor:
     return torch.tensor([n, n, n * n], device=device)
-
-
-def sinkhorn(logits: Tensor, iterations: int) -> Tensor:
-    """exp(logits), columns then rows normalised in turn, in the log domain (no overflow): [..., n, n]."""
-    logits = precise(logits)
-    for _ in range(iterations):
-        logits = logits - torch.logsumexp(logits, dim=-2, keepdim=True)
-        logits = logits - torch.logsumexp(logits, dim=-1, keepdim=True)
-    return logits.exp()
