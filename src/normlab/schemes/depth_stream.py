@@ -101,11 +101,11 @@ class DepthAttention(Scheme):
         return Sources((self._source(x),))
 
     def read(self, stream: Sources, site: Site) -> tuple[Tensor, Ahead | None]:
-        h, ahead = self.attend(stream, site.index)
+        h, ahead = self._attend(stream, site.index)
         return self.enter(h, site), ahead
 
     def write(self, stream: Sources, y: Tensor, carry: Ahead | None, site: Site) -> Sources:
-        v = self.leave(y, site)
+        v = self.leave(y, site).to(stream.closed[0].dtype)  # under autocast a branch may answer in half precision
         partial = v if stream.partial is None else stream.partial + v
         if site.index not in self.ends:
             return Sources(stream.closed, partial, carry)
@@ -116,15 +116,15 @@ class DepthAttention(Scheme):
 
     def close(self, stream: Sources) -> Tensor:
         if self.config.output_read:
-            h, _ = self.attend(stream, len(self.frame.sites))
+            h, _ = self._attend(stream, len(self.frame.sites))
         else:
             h = sum_all(stream.all)
         return self.final(self._read(h))
 
-    def attend(self, stream: Sources, read: int) -> tuple[Tensor, Ahead | None]:
+    def _attend(self, stream: Sources, read: int) -> tuple[Tensor, Ahead | None]:
         """h of one read, and what is known ahead of the next ones."""
         if not self.config.reads_fast or self._tape is not None or transformed():
-            return self.attend_plainly(stream.all, read), None
+            return self.attend(stream.all, read), None
         device = stream.closed[0].device.type
         if torch.is_autocast_enabled(device):  # the products below are statistics: never in half precision
             with torch.autocast(device, enabled=False):
@@ -132,7 +132,7 @@ class DepthAttention(Scheme):
         return self._attend_ahead(stream, read)
 
     # -- the reference -----------------------------------------------------------------------------------------------
-    def attend_plainly(self, sources: tuple[Tensor, ...], read: int) -> Tensor:
+    def attend(self, sources: tuple[Tensor, ...], read: int) -> Tensor:
         """Every source is stacked and normalised again at every read."""
         window = self.config.window
         if window is not None and len(sources) > window + 1:

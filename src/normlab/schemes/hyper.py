@@ -84,9 +84,8 @@ def read_streams(streams: Tensor, weights: Tensor) -> Tensor:
 def write_streams(streams: Tensor, y: Tensor, weights: Weights) -> Tensor:
     """res H + post (x) y in one buffer, saving nothing beside its arguments."""
     n, d = streams.shape[-2:]
-    if weights.res.dim() == 2:  # the same for every token
-        return torch.matmul(weights.res, streams) + weights.post[:, None] * y.unsqueeze(-2)
-    post, res = weights.post.reshape(-1, n, 1), weights.res.reshape(-1, n, n)
+    post = weights.post.expand(streams.shape[:-1]).reshape(-1, n, 1)  # static weights are the same for every token
+    res = weights.res.expand(*streams.shape[:-1], n).reshape(-1, n, n)
     added = torch.bmm(post, y.reshape(-1, 1, d))
     return torch.baddbmm(added, res, streams.reshape(-1, n, d)).view(streams.shape)
 
