@@ -264,6 +264,10 @@ def test_zero_queries_are_pre_norm(name):
     assert (models[0](tokens) - models[1](tokens)).abs().max() < 1e-12
 
 
+def squares(model, tokens, parameters):
+    return torch.func.functional_call(model, parameters, tokens).square().sum()
+
+
 def test_checkpointing_and_torch_func_and_depth_mixing():
     for name in ("attn_res", "block_attn_res"):
         config = nl.TransformerConfig(vocab_size=11, dim=8, depth=6, heads=2, scheme=name)
@@ -278,9 +282,8 @@ def test_checkpointing_and_torch_func_and_depth_mixing():
         model(tokens).square().sum().backward()
         assert_equal([p.grad for p in model.parameters()], expected, 1e-12)
         model.enable_checkpointing(False)
-        found = torch.func.grad(lambda p, m=model: torch.func.functional_call(m, p, tokens).square().sum())(
-            {key: value.detach() for key, value in model.named_parameters()}
-        )
+        parameters = {key: value.detach() for key, value in model.named_parameters()}
+        found = torch.func.grad(partial(squares, model, tokens))(parameters)
         assert_equal(list(found.values()), expected, 1e-11)
         mixing = nl.TransformerConfig.from_dict({**config.to_dict(), "scheme": {"name": name, "read": "reference"}})
         plain = nl.Transformer(mixing).double()
