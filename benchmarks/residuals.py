@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from benchmarks._residual_peers import find
 from benchmarks.timing import arguments, interleave, quartiles
 from normlab.report import Page, console, print_json, table
 
+Clock = Callable[[], float]
 BASE = "pre_norm"
 VOCAB, LENGTH, BATCH = 256, 256, 4
 SHAPES = {"24x256": (24, 256), "48x128": (48, 128)}
@@ -108,16 +110,24 @@ def relative(seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def measure(names: list[str], depth: int, dim: int, *, rounds: int, compiled: bool, what: str) -> list[dict[str, Any]]:
-    x = tokens()
+def measure(
+    names: list[str], shape: tuple[int, int], *, rounds: int, compiled: bool, what: str, clock: Clock
+) -> list[dict[str, Any]]:
+    x, (depth, dim) = tokens(), shape
     plain = {name: build(name, depth, dim) for name in [BASE, *names]}
     sizes = {} if compiled else {name: kept_bytes(model, x) for name, model in plain.items()}
     models = {n: torch.compile(m, fullgraph=True) for n, m in plain.items()} if compiled else plain
-    train = interleave({n: trainer(m, x) for n, m in models.items()}, rounds=rounds, warmup=1, what=f"{what}, training")
-    forward = interleave(
-        {n: evaluator(m, x) for n, m in models.items()}, rounds=rounds, warmup=1, what=f"{what}, forward"
-    )
-    training, inference = relative(train), relative(forward)
+    seconds = {
+        kind: interleave(
+            {name: make(model, x) for name, model in models.items()},
+            rounds=rounds,
+            warmup=1,
+            what=what and f"{what}, {kind}",
+            clock=clock,
+        )
+        for kind, make in (("training", trainer), ("forward", evaluator))
+    }
+    training, inference = relative(seconds["training"]), relative(seconds["forward"])
     return [
         {
             "candidate": name,
@@ -134,16 +144,16 @@ def measure(names: list[str], depth: int, dim: int, *, rounds: int, compiled: bo
     ]
 
 
-def growth(depths: list[int], *, rounds: int, dim: int = 128) -> list[dict[str, Any]]:
+def growth(depths: list[int], *, rounds: int, clock: Clock, quiet: bool, dim: int = 128) -> list[dict[str, Any]]:
     """Milliseconds that a scheme adds to pre_norm, per sublayer of a training step, against depth."""
     rows = []
     for depth in depths:
         x = tokens()
         names = [BASE, "block_attn_res", "attn_res"]
         models = {name: build(name, depth, dim) for name in names}
-        seconds = interleave(
-            {n: trainer(m, x) for n, m in models.items()}, rounds=rounds, warmup=1, what=f"depth {depth}"
-        )
+        steps = {name: trainer(model, x) for name, model in models.items()}
+        what = "" if quiet else f"depth {depth}"
+        seconds = interleave(steps, rounds=rounds, warmup=1, what=what, clock=clock)
         for name in names:
             added = statistics.median(t - b for t, b in zip(seconds[name], seconds[BASE], strict=True))
             per = 1e3 * statistics.median(seconds[name]) / (2 * depth)
@@ -190,28 +200,34 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument(
         "--growth", action=argparse.BooleanOptionalAction, default=True, help="cost per sublayer against depth"
     )
+    parser.add_argument("--only", nargs="+", metavar="CANDIDATE", help="of a family, these candidates only")
     parser.add_argument("--depths", type=int, nargs="+", default=[12, 24, 48, 96])
     parser.add_argument("--out", type=Path, default=Path("docs/images/residual_cost.html"), help="page with the plot")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, for a machine that others keep busy")
     given = parser.parse_args(argv)
     rounds = given.rounds or 7
+    clock = time.process_time if given.cpu_time else time.perf_counter
     available, missing = find()
     results: dict[str, Any] = {"missing": missing, "threads": torch.get_num_threads(), "rounds": rounds}
+    results["clock"] = "CPU seconds" if given.cpu_time else "wall"
     speaks = not (given.json or given.quiet)
     for label in given.shape or SHAPES:
         for mode in ("eager", "compiled") if given.compiled else ("eager",):
             rows: list[dict[str, Any]] = []
             for family in given.family or FAMILIES:
                 known = COMPILED if mode == "compiled" else (*OURS, *available)
-                names = [name for name in FAMILIES[family] if name in known]
+                names = [name for name in FAMILIES[family] if name in known and name in (given.only or known)]
                 if names:
                     what = "" if given.quiet else f"{label} {mode} {family}"
-                    found = measure(names, *SHAPES[label], rounds=rounds, compiled=mode == "compiled", what=what)
+                    found = measure(
+                        names, SHAPES[label], rounds=rounds, compiled=mode == "compiled", what=what, clock=clock
+                    )
                     rows += found if not rows else found[1:]
             results[f"{label} {mode}"] = rows
             if speaks and rows:
                 show(rows, f"{label}, {mode}")
     if given.growth:
-        results["growth"] = growth(given.depths, rounds=rounds)
+        results["growth"] = growth(given.depths, rounds=rounds, clock=clock, quiet=given.quiet)
         results["plot"] = str(draw(results["growth"], given.out))
         if speaks:
             console().print(table(results["growth"], title="cost per sublayer against depth (d = 128)"))
