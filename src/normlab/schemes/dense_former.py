@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from normlab.schemes.base import Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
-from normlab.schemes.rows import GPT2
+from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
+from normlab.schemes.depth_reads import transformed
 
 
 class DenseFormer(SchemeConfig):
@@ -51,7 +52,7 @@ class DenseFormer(SchemeConfig):
         return float(frame.dim * (len(frame.sites) + 2 * self.averages(frame.sites)))
 
     def neutral(self) -> DenseFormer:
-        return DenseFormer()
+        return self  # at the start
 
 
 class Layers(NamedTuple):
@@ -63,6 +64,7 @@ class DenseFormerStream(Scheme):
     """x <- x + F(N(x)); after layer m: x_m <- sum_j alpha_mj y_j"""
 
     config: DenseFormer
+    init = GPT2
 
     def __init__(self, config: DenseFormer, frame: Frame) -> None:
         super().__init__(config, frame, pre=True)
@@ -94,10 +96,9 @@ class DenseFormerStream(Scheme):
     def average(self, outputs: tuple[Tensor, ...], layer: int) -> Tensor:
         chosen = outputs[layer % self.config.dilation :: self.config.dilation]
         weights = self.alpha[str(layer)].to(chosen[0].dtype)
-        total = weights[0] * chosen[0]
-        for weight, y in zip(weights[1:], chosen[1:], strict=True):
-            total = total + weight * y
-        return total
+        if transformed():
+            return torch.stack([weight * y for weight, y in zip(weights, chosen, strict=True)]).sum(0)
+        return _Average.apply(weights, *chosen)
 
     def to_parts(self, stream: Layers) -> Parts:
         return Parts(stream.outputs, (stream.x,))
@@ -108,5 +109,22 @@ class DenseFormerStream(Scheme):
     def close(self, stream: Layers) -> Tensor:
         return self.final(self._read(stream.x))
 
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        GPT2.fill_(branch, site, options=self.config, std=self.frame.init_std)
+
+class _Average(torch.autograd.Function):
+    """x = sum_j a_j y_j:  dy_j = a_j dx,  da_j = dx . y_j. One buffer forwards; backwards, no products are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, *sources: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, *sources)
+        total = weights[0] * sources[0]
+        for weight, y in zip(weights[1:], sources[1:], strict=True):
+            total.addcmul_(weight, y)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        weights, *sources = ctx.saved_tensors
+        flat = grad.flatten()
+        dots = torch.stack([torch.dot(flat, y.flatten()) for y in sources])
+        return dots, *(weight * grad for weight in weights)
