@@ -183,7 +183,7 @@ class Transformer(nn.Module):
             )
         if mask.is_floating_point():
             raise InputError(
-                "the attention mask holds true (or 1) for real tokens; floats are refused"
+                "the attention mask holds true (or 1) for real tokens; an additive mask of floats is refused"
             )
 
     def _outside(self, tokens: Tensor) -> str:
