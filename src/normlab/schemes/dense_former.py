@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from normlab.schemes.base import Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
 from normlab.schemes.depth_reads import transformed
 from normlab.schemes.rows import GPT2
 
@@ -37,6 +38,19 @@ class DenseFormer(SchemeConfig):
 
     def growth(self, frame: Frame) -> list[Any]:
         return [1.0 + i for i in range(len(frame.sites) + 1)]
+
+    def averages(self, sites: Sequence[Site]) -> int:
+        """Sources read by all averages together."""
+        layers = range(self.period, sites[-1].layers + 1, self.period)
+        return sum(layer // self.dilation + 1 for layer in layers)
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        count = len(sites)
+        written = sites[-1].layers // self.period / count
+        return [Access("residual merge", 2.0, 1.0), Access("average", self.averages(sites) / count, written)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        return float(frame.dim * (len(frame.sites) + 2 * self.averages(frame.sites)))
 
     def neutral(self) -> DenseFormer:
         return DenseFormer()
@@ -85,6 +99,12 @@ class DenseFormerStream(Scheme):
         if transformed():
             return torch.stack([weight * y for weight, y in zip(weights, chosen, strict=True)]).sum(0)
         return _Average.apply(weights, *chosen)
+
+    def to_parts(self, stream: Layers) -> Parts:
+        return Parts(stream.outputs, (stream.x,))
+
+    def from_parts(self, parts: Parts, like: Layers, site: Site | None) -> Layers:
+        return Layers(parts.moving[0], parts.settled)
 
     def close(self, stream: Layers) -> Tensor:
         return self.final(self._read(stream.x))

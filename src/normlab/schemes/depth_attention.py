@@ -11,12 +11,13 @@ Nothing is carried across decoding steps: the sources are one token's depth hist
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from normlab.errors import ConfigError
-from normlab.schemes.base import Card, Frame, SchemeConfig
+from normlab.schemes.base import Access, Card, Frame, SchemeConfig, Site
 
 if TYPE_CHECKING:
     from normlab.schemes.depth_stream import DepthAttention
@@ -93,6 +94,18 @@ class DepthAttentionConfig(SchemeConfig):
             return [None] * (branches + 1)
         return [(1 + i) * weight**2 for i, weight in enumerate(self.initial_weights(branches))]
 
+    def mixing_flops(self, frame: Frame) -> float:
+        """A score and a weighted addition per read and source (2d each), and the d x d products of input queries."""
+        reads = self.source_counts(len(frame.sites))[: len(frame.sites) + self.output_read]
+        projected = 2.0 * frame.dim**2 * len(reads) if self.query == "input" else 0.0
+        return (2.0 if self.mixing == "static" else 4.0) * frame.dim * sum(reads) + projected
+
+    def one_phase(self, sites: Sequence[Site]) -> list[Access]:
+        """Every read passes over its sources, keys and values: where queries are not known before the block starts."""
+        counts = self.source_counts(len(sites))[:-1]
+        passes = 1.0 if self.mixing == "static" else 2.0
+        return [Access("read of the sources", passes * sum(counts) / len(counts), 1.0)]
+
     def neutral(self) -> DepthAttentionConfig:
         return type(self)()  # type: ignore[call-arg]  # the subclasses have a default name
 
@@ -118,6 +131,23 @@ class AttnRes(DepthAttentionConfig):
         parent="pre_norm",
     )
     name: Literal["attn_res"] = "attn_res"
+
+    def traffic(self, sites: Sequence[Site], *, blocks: int = 8) -> list[Access]:
+        """(S + N)d for a two-phase schedule of N blocks of S branches: 24d at M = 128, N = 8 (the paper's appendix B).
+
+        The blocks are a schedule only. Phase 1 of block n passes once over the keys and values of the (n - 1)S sources
+        before it, 2(n - 1)S d, for all S queries, and writes S results; summed over n and divided by M = NS that is
+        (N - 1)d read and d written. Phase 2 of the t-th branch of a block reads t - 1 keys and values: (S - 1)d on
+        average, and writes d. The paper leaves the embedding and the output's read out of this count.
+        """
+        if self.query == "input" or self.window is not None:
+            return self.one_phase(sites)
+        count = len(sites)
+        sizes = [len(range(count)[start :: min(blocks, count)]) for start in range(min(blocks, count))]
+        passes = 1.0 if self.mixing == "static" else 2.0
+        inter = sum(sum(sizes[:n]) for n in range(len(sizes))) * passes / count
+        intra = sum(size * (size - 1) / 2 for size in sizes) * passes / count
+        return [Access("phase 1: closed sources, batched", inter, 1.0), Access("phase 2: the open block", intra, 1.0)]
 
 
 class BlockAttnRes(DepthAttentionConfig):
@@ -155,6 +185,17 @@ class BlockAttnRes(DepthAttentionConfig):
                     f"scheme.{key}: {value} is more than the model's {len(sites)} branches "
                     f"(a branch is an attention or an FFN); give {len(sites)} or less"
                 )
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        """(N/S + 5)d: 5.5d at M = 128, N = 8. Phase 1 reads the closed blocks once a block for its S queries.
+
+        Phase 2 reads the result of phase 1, the running sum and the branch's output, and writes h and the new sum.
+        """
+        if self.query == "input" or self.window is not None:
+            return [*self.one_phase(sites), Access("running sum", 2.0, 1.0)]
+        count = len(self.block_sizes(len(sites)))
+        batched = count * count / len(sites)  # N/S with S = M/N
+        return [Access("phase 1: closed blocks, batched", batched, 1.0), Access("phase 2: merge and sum", 3.0, 1.0)]
 
     def block_sizes(self, branches: int) -> list[int]:
         if self.block_size is not None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normlab.schemes.base import Frame, Scheme, Site
+from normlab.schemes.base import Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig
 from normlab.schemes.depth_reads import keys, merge, mix, transformed
 from normlab.schemes.norms import inverse_rms, precise
@@ -121,6 +121,16 @@ class DepthAttention(Scheme):
             h = sum_all(stream.all)
         return self.final(self._read(h))
 
+    # -- the stream across devices (a pipeline stage) ------------------------------------------------------------------
+    # `settled` is the tuple of closed sources in order, each [..., d]; `moving` is the open block's sum, or nothing right
+    # after a boundary. What was computed ahead stays out: the next read computes it again for the block it lies in.
+    def to_parts(self, stream: Sources) -> Parts:
+        return Parts(stream.closed, () if stream.partial is None else (stream.partial,))
+
+    def from_parts(self, parts: Parts, like: Sources, site: Site | None) -> Sources:
+        return Sources(parts.settled, parts.moving[0] if parts.moving else None)
+
+    # -- one read, either way ----------------------------------------------------------------------------------------
     def _attend(self, stream: Sources, read: int) -> tuple[Tensor, Ahead | None]:
         """h of one read, and what is known ahead of the next ones."""
         if not self.config.reads_fast or self._tape is not None or transformed():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from normlab.schemes.base import Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import Access, Card, Frame, Scheme, SchemeConfig, Site
 from normlab.schemes.depth_reads import keys, transformed
 from normlab.schemes.norms import inverse_rms, precise
 from normlab.schemes.rows import GPT2
@@ -29,6 +30,18 @@ def _growth(mixes: list[tuple[list[float], Matrix, list[float]]], close: list[fl
     return [*law, sum(c * c for c in _combine(close, streams))]
 
 
+def _traffic(n: int, *, dynamic: bool = True) -> list[Access]:
+    """(8n + 2)d + 2n^2 + 4n with each operation on its own: 34d for n = 4; a fused kernel needs (3n + 2)d."""
+    computed = [Access("compute the coefficients", n, 0.0, n * n + 2 * n)] if dynamic else []
+    return [
+        *computed,
+        Access("read: H_pre X", n, 1.0, n),
+        Access("write: H_post F", 1.0, n, n),
+        Access("mix: H_res X", n, n, n * n),
+        Access("residual merge", 2.0 * n, n),
+    ]
+
+
 def _combine(weights: list[float], streams: Matrix) -> list[float]:
     return [sum(w * s[i] for w, s in zip(weights, streams, strict=True)) for i in range(len(streams[0]))]
 
@@ -43,7 +56,7 @@ class HyperConnections(SchemeConfig):
         growth="1 + i at the start, as pre_norm",
         init="A = [e_(i mod n) | I], beta = 1, W = 0, s = 0.01; branches as GPT-2",
         extra_parameters="(M+1)*N+M*(n*(n+2)+d*(n+3)+2)",
-        traffic="(2n+1)d read, (n+1)d written",
+        traffic="(8n+2)d operation by operation, (3n+2)d in a fused kernel, reads and writes",
         traps=(
             "H' = A_r^T H must be applied: two public libraries compute it and never use it",
             "the paper also scales the output projections' initial std by a factor of sqrt(n); its direction is not "
@@ -55,6 +68,14 @@ class HyperConnections(SchemeConfig):
     name: Literal["hyper_connections"] = "hyper_connections"
     streams: int = Field(4, ge=1, description="n, the expansion rate")
     dynamic: bool = Field(True, description="coefficients depend on the streams")
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        return _traffic(self.streams, dynamic=self.dynamic)
+
+    def mixing_flops(self, frame: Frame) -> float:
+        n = self.streams
+        products = n * (n + 1) + n + (n * (n + 2) if self.dynamic else 0)  # A^T H, beta (x) F, H W
+        return 2.0 * len(frame.sites) * frame.dim * products
 
     def build(self, frame: Frame) -> HyperConnectionsStream:
         return HyperConnectionsStream(self, frame)
@@ -183,6 +204,14 @@ class ManifoldHyperConnections(SchemeConfig):
         "stream",
         description="stream: each branch leans to stream i mod n; identity: all streams alike, equal to pre_norm",
     )
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        return _traffic(self.streams)
+
+    def mixing_flops(self, frame: Frame) -> float:
+        n = self.streams
+        products = n + n * n + n + n * (2 * n + n * n)  # H_pre X, H_res X, H_post F, vec(X) W
+        return 2.0 * len(frame.sites) * frame.dim * products
 
     def build(self, frame: Frame) -> ManifoldHyperConnectionsStream:
         return ManifoldHyperConnectionsStream(self, frame)
