@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from normlab.schemes.base import Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig
-from normlab.schemes.depth_reads import keys, merge, mix, transformed
+from normlab.schemes.depth_reads import full_precision, keys, merge, mix
 from normlab.schemes.norms import inverse_rms, precise
 from normlab.schemes.rows import GPT2
 
@@ -133,13 +133,10 @@ class DepthAttention(Scheme):
     # -- one read, either way ----------------------------------------------------------------------------------------
     def _attend(self, stream: Sources, read: int) -> tuple[Tensor, Ahead | None]:
         """h of one read, and what is known ahead of the next ones."""
-        if not self.config.reads_fast or self._tape is not None or transformed():
+        if not self.config.reads_fast or self._tape is not None:
             return self.attend(stream.all, read), None
-        device = stream.closed[0].device.type
-        if torch.is_autocast_enabled(device):  # the products below are statistics: never in half precision
-            with torch.autocast(device, enabled=False):
-                return self._attend_ahead(stream, read)
-        return self._attend_ahead(stream, read)
+        with full_precision(stream.closed[0].device):
+            return self._attend_ahead(stream, read)
 
     # -- the reference -----------------------------------------------------------------------------------------------
     def attend(self, sources: tuple[Tensor, ...], read: int) -> Tensor:
