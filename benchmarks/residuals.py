@@ -121,7 +121,7 @@ def measure(
     x, (depth, dim) = tokens(), shape
     plain = {name: build(name, depth, dim) for name in [BASE, *names]}
     sizes = {} if compiled else {name: kept_bytes(model, x) for name, model in plain.items()}
-    models = {n: torch.compile(m, fullgraph=True) for n, m in plain.items()} if compiled else plain
+    models: dict[str, Any] = {n: torch.compile(m, fullgraph=True) if compiled else m for n, m in plain.items()}
     seconds = {
         kind: timed(
             {name: make(model, x) for name, model in models.items()},
