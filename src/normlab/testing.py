@@ -229,7 +229,9 @@ def neutral_equals_parent(config: SchemeConfig) -> None:
     neutral = config.neutral()
     if neutral is None:
         default = type(config)()  # type: ignore[call-arg]
-        expect(config != default or config.card.parent is None, "the card names a parent, but there is no neutral setting")
+        expect(
+            config != default or config.card.parent is None, "the card names a parent, but there is no neutral setting"
+        )
         return
     name = neutral.parent()
     expect(name is not None, "there is a neutral setting, but no parent that it equals")

@@ -52,7 +52,9 @@ class TransformerConfig(Config):
     positions: Literal["rope", "nope", "learned", "sinusoidal"] = "rope"
     rope_theta: float = Field(10000.0, gt=0)
     ffn: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "none"] = "swiglu"
-    ffn_dim: int | None = Field(None, ge=1, le=10**7, description="null: 4 dim, or 8/3 dim in multiples of 8 for gated ones")
+    ffn_dim: int | None = Field(
+        None, ge=1, le=10**7, description="null: 4 dim, or 8/3 dim in multiples of 8 for gated ones"
+    )
     causal: bool = True
     max_length: int = Field(2048, ge=1, le=10**9, description="how many learned positions there are")
     kv_heads: int | None = Field(None, ge=1, description="grouped queries; null: as many as heads")
@@ -85,7 +87,9 @@ class TransformerConfig(Config):
         if demands.qk_norm is not None and self.qk_norm not in (None, demands.qk_norm):
             raise ValueError(f"qk_norm: {self.scheme.name} has its own norm on queries and keys; leave it out")
         if demands.unit and self.bias:
-            raise ValueError(f"bias: {self.scheme.name} keeps its weights on the sphere and has no biases; leave it out")
+            raise ValueError(
+                f"bias: {self.scheme.name} keeps its weights on the sphere and has no biases; leave it out"
+            )
         self.scheme.check(self.sites())
         return self
 

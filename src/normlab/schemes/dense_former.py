@@ -10,9 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from normlab.schemes.base import Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
+from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
 from normlab.schemes.depth_reads import transformed
-from normlab.schemes.rows import GPT2
 
 
 class DenseFormer(SchemeConfig):
@@ -53,7 +52,7 @@ class DenseFormer(SchemeConfig):
         return float(frame.dim * (len(frame.sites) + 2 * self.averages(frame.sites)))
 
     def neutral(self) -> DenseFormer:
-        return DenseFormer()
+        return self  # at the start
 
 
 class Layers(NamedTuple):
@@ -65,6 +64,7 @@ class DenseFormerStream(Scheme):
     """x <- x + F(N(x)); after layer m: x_m <- sum_j alpha_mj y_j"""
 
     config: DenseFormer
+    init = GPT2
 
     def __init__(self, config: DenseFormer, frame: Frame) -> None:
         super().__init__(config, frame, pre=True)
@@ -108,9 +108,6 @@ class DenseFormerStream(Scheme):
 
     def close(self, stream: Layers) -> Tensor:
         return self.final(self._read(stream.x))
-
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        GPT2.fill_(branch, site, options=self.config, std=self.frame.init_std)
 
 
 class _Average(torch.autograd.Function):

@@ -106,8 +106,12 @@ class DepthAttentionConfig(SchemeConfig):
         passes = 1.0 if self.mixing == "static" else 2.0
         return [Access("read of the sources", passes * sum(counts) / len(counts), 1.0)]
 
-    def neutral(self) -> DepthAttentionConfig:
-        return type(self)()  # type: ignore[call-arg]  # the subclasses have a default name
+    def neutral(self) -> DepthAttentionConfig | None:
+        # A window drops sources, and branches that see the raw stream feel that a mean is smaller than a sum.
+        return None if self.window is not None or self.inner == "res_norm" else self
+
+    def parent(self) -> str | None:
+        return self.inner
 
     def zero_gradients(self, frame: Frame) -> dict[str, tuple[int, ...]]:
         if self.mixing != "softmax":

@@ -12,16 +12,15 @@ missing, so a stage or a checkpoint may start anywhere with `Sources(closed, par
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from normlab.schemes.base import Frame, Parts, Scheme, Site
+from normlab.schemes.base import GPT2, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig
 from normlab.schemes.depth_reads import full_precision, keys, merge, mix
 from normlab.schemes.norms import inverse_rms, precise
-from normlab.schemes.rows import GPT2
 
 AHEAD = 8  # reads of Full that are computed together
 
@@ -57,6 +56,7 @@ class DepthAttention(Scheme):
     """h = sum_i alpha_i v_i, alpha = softmax_i( w . RMSNorm(v_i) )"""
 
     config: DepthAttentionConfig
+    init = GPT2
 
     def __init__(self, config: DepthAttentionConfig, frame: Frame) -> None:
         super().__init__(config, frame, pre=config.inner != "res_norm", res=config.inner != "pre_norm")
@@ -92,9 +92,6 @@ class DepthAttention(Scheme):
         (self.queries if self.config.query == "static" else self.project).zero_()
         if self.config.key_norm:
             self.key_gain.fill_(1.0)
-
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        GPT2.fill_(branch, site, options=self.config, std=self.frame.init_std)
 
     # -- the verbs -------------------------------------------------------------------------------------------------
     def open(self, x: Tensor) -> Sources:
