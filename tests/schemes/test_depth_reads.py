@@ -332,6 +332,7 @@ def test_257_sources_train_a_step():
     assert losses[1] < losses[0]
 
 
+@pytest.mark.slow  # tracing takes its time; the contract suite compiles a small model of every scheme
 @pytest.mark.parametrize(("name", "depth"), [("attn_res", AHEAD + 1), ("block_attn_res", 6)])
 def test_compiled_whole(name, depth):
     """One graph, forwards and backwards, and no second one for another layer or another step."""

@@ -31,7 +31,7 @@ def transformed() -> bool:
 
 
 def _plain() -> bool:
-    """Compilers fuse the plain formula and choose what to keep themselves; it beats our derivatives there."""
+    """Compilers fuse the plain formula and choose what to keep themselves; torch.func cannot see into ours."""
     return torch.compiler.is_compiling() or transformed()
 
 
