@@ -60,7 +60,13 @@ class Page:
         spec = {"data": spec.get("data", []), "layout": {**spec.get("layout", {})}}
         spec["layout"].pop("template", None)
         self.parts.append(
-            {"kind": "figure", "caption": caption, "height": height, "label": label or caption, "spec": script_json(spec)}
+            {
+                "kind": "figure",
+                "caption": caption,
+                "height": height,
+                "label": label or caption,
+                "spec": script_json(spec),
+            }
         )
 
     def html(self, fragment: str) -> None:
