@@ -40,6 +40,7 @@ class Record:
     after: Tensor
     parts: list[Part]
     weights: Tensor | None = None  # attention weights [batch, heads, queries, keys], where the model returns them
+    attended: Tensor | None = None  # what the attention module returned, before any norm on it
     checks: list[tuple[str, float]] = field(default_factory=list)
     streams: Tensor | None = None  # [batch, tokens, n, d] when the model keeps several
 
@@ -74,6 +75,7 @@ class _Scratch:
         self.outputs: dict[str, Tensor] = {}
         self.versions: dict[str, tuple[Tensor, int]] = {}
         self.weights: Tensor | None = None
+        self.attended: Tensor | None = None
 
 
 class Tracer:
@@ -146,7 +148,7 @@ class Tracer:
 
     def _keep_weights(self, _module: nn.Module, _args: Any, output: Any) -> None:
         if self._scratch is not None:
-            self._scratch.weights = find_weights(output)
+            self._scratch.weights, self._scratch.attended = find_weights(output), first_tensor(output)
 
     def _finisher(self, row: Row) -> Callable[..., None]:
         def hook(module: nn.Module, _args: Any, output: Any) -> None:
@@ -194,7 +196,7 @@ def assemble(row: Row, scratch: _Scratch, after: Tensor, *, verify: bool) -> Rec
         change = parts[-1].added if row.branches[-1].out else stream - start
         total = " + ".join(["the stream", *(branch.added for branch in row.branches)])
         checks.append((f"the layer returns {total}", mismatch(after, stream, change)))
-    return Record(-1, nn.Identity(), start, after, parts, scratch.weights, checks)
+    return Record(-1, nn.Identity(), start, after, parts, scratch.weights, scratch.attended, checks)
 
 
 def mismatch(measured: Tensor, expected: Tensor, change: Tensor) -> float:
@@ -217,16 +219,16 @@ def verify(layout: Layout, run: Callable[[], Any]) -> list[float]:
 
     def check(record: Record) -> None:
         limit = TOLERANCE.get(record.before.dtype, 1e-4)
-        worst = max(record.checks, key=lambda item: item[1])
-        if worst[1] > limit:
+        failed = next((check for check in record.checks if check[1] > limit), None)  # the first one says where
+        if failed is not None:
             row = layout.rows[id(record.module)]
             raise UnsupportedError(
                 f"the residual identity fails in layer {record.index} ({names[id(record.module)]!r}, {row.layer}): "
-                f"expected that {worst[0]}, but the difference is {worst[1]:.2g} of the change (limit {limit:g}); "
+                f"expected that {failed[0]}, but the difference is {failed[1]:.2g} of the change (limit {limit:g}); "
                 "nothing is reported, because what is added to the stream is not known. If the layer is your own, "
                 "pass its row: nl.diagnose(..., row=Row(...))"
             )
-        errors.append(worst[1])
+        errors.append(max(error for _, error in record.checks))
 
     with Tracer(layout, check, verify=True), torch.no_grad(), slow_path():
         run()
