@@ -126,14 +126,26 @@ def _masked(mask_id: int, seed: int) -> Callable[[nn.Module, Any], Tensor]:
 
 
 def _contrastive(model: nn.Module, batch: Any) -> Tensor:
-    """The two halves of a window are a pair, other windows are negatives: mean pooling, InfoNCE, temperature 0.05."""
+    """Alternate chunks of 16 tokens of a window are a pair, other windows are negatives: mean pooling, InfoNCE."""
     ids = token_ids(batch)
-    half = ids.shape[1] // 2  # type: ignore[union-attr]
-
-    def embed(part: Tensor) -> Tensor:
-        output = call(model, with_ids(batch, part))
-        states = output if isinstance(output, Tensor) else output[0]
-        return normalize(states.float().mean(1), dim=-1)
-
-    first, second = embed(ids[:, :half]), embed(ids[:, half : 2 * half])  # type: ignore[index]
+    first, second = (_pooled(model, with_ids(batch, half)) for half in halves(ids))  # type: ignore[arg-type]
     return cross_entropy(first @ second.T / 0.05, torch.arange(len(first), device=first.device))
+
+
+def _pooled(model: nn.Module, batch: Any) -> Tensor:
+    output = call(model, batch)
+    states = output if isinstance(output, Tensor) else output[0]
+    return normalize(states.float().mean(1), dim=-1)
+
+
+def halves(ids: Tensor, *, chunk: int = 16) -> tuple[Tensor, Tensor]:
+    """Even and odd chunks of each row; a token that starts or ends every row, such as [CLS], does so in both halves."""
+    framed = len(ids) > 1
+    head = ids[:, :1] if framed and bool((ids[:, 0] == ids[0, 0]).all()) else ids[:, :0]
+    tail = ids[:, -1:] if framed and bool((ids[:, -1] == ids[0, -1]).all()) else ids[:, :0]
+    inside = ids[:, head.shape[1] : ids.shape[1] - tail.shape[1]]
+    chunk = min(chunk, max(1, inside.shape[1] // 2))
+    count = inside.shape[1] // (2 * chunk)
+    pairs = inside[:, : count * 2 * chunk].reshape(len(ids), count, 2, chunk)
+    first, second = (torch.cat([head, pairs[:, :, side].flatten(1), tail], 1) for side in (0, 1))
+    return first, second
