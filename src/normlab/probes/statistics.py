@@ -44,6 +44,7 @@ class StreamStatistics:
         self.last: dict[int, Tensor] = {}  # last token of each sequence, for the angular distances: no length in it
         self.angles: dict[tuple[int, int], Mean] = defaultdict(Mean)
         self.tokens = self.width = 0
+        self.shape: tuple[int, ...] = ()  # [batch, tokens, d] of the last batch
         self._known: tuple[Tensor, Tensor] | None = None  # (stream, its norms) of the layer before
 
     def __call__(self, record: Record) -> None:
@@ -51,7 +52,7 @@ class StreamStatistics:
         with torch.no_grad():
             if index == 0:
                 self.tokens += record.before.shape[0] * record.before.shape[1]
-                self.width = record.before.shape[-1]
+                self.width, self.shape = record.before.shape[-1], tuple(record.before.shape)
                 self._known = None
                 self.last.clear()
                 self._stream(-1, record.before, self._norms(record.before))
@@ -101,6 +102,7 @@ class StreamStatistics:
         if self.rank_tokens and n > 1 and bool(torch.isfinite(norms).all()):
             some = x[0, :: max(1, n // self.rank_tokens)][: self.rank_tokens]
             sums["effective_rank"].add(float(metrics.effective_rank(some)))
+            sums["token_cosine_robust"].add(float(metrics.token_cosine(_without_largest(x)).mean()))
         self._turn(index, x[:, -1].float())
 
     def _turn(self, index: int, last: Tensor) -> None:
@@ -167,6 +169,14 @@ class AttentionStatistics:
                 row["sink_heads"] = float((self.heads[index] > 0.5).float().mean())
             result.append({"layer": index, **row})
         return result
+
+
+def _without_largest(x: Tensor, *, count: int = 3) -> Tensor:
+    """x without the coordinates of the largest mean magnitude: a few rogue ones make all tokens look alike."""
+    count = min(count, x.shape[-1] - 1)
+    largest = x.abs().mean((0, 1)).topk(count).indices
+    kept = torch.ones(x.shape[-1], dtype=torch.bool, device=x.device).index_fill_(0, largest, False)
+    return x[..., kept]
 
 
 def _cosine(a: Tensor, b: Tensor, length_a: Tensor, length_b: Tensor) -> float:
