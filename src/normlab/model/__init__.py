@@ -1,0 +1,8 @@
+"""The Transformer that every scheme drives."""
+
+from normlab.model.attention import Attention, Cache
+from normlab.model.config import TransformerConfig
+from normlab.model.ffn import FeedForward
+from normlab.model.transformer import Transformer
+
+__all__ = ["Attention", "Cache", "FeedForward", "Transformer", "TransformerConfig"]

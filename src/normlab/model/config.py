@@ -1,0 +1,96 @@
+"""The model's configuration. It names a scheme by its registered name, never by a Python path."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
+from typing_extensions import Self
+
+from normlab.config import Config
+from normlab.errors import ConfigError
+from normlab.schemes import SCHEMES, SchemeConfig, Site, lookup, make_sites
+
+
+def _to_scheme(value: Any) -> Any:
+    """A name, a mapping with a name, or a scheme config."""
+    if isinstance(value, str):
+        return lookup(value)()  # type: ignore[call-arg]  # registered classes have a default name
+    if isinstance(value, dict):
+        options = dict(value)
+        name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise ConfigError("a scheme section needs a `name`, for example {name: pre_norm}")
+        return lookup(name).from_dict({"name": lookup(name).model_fields["name"].default, **options})
+    return value
+
+
+def _scheme_schema() -> dict[str, Any]:
+    options = [{"$comment": name, **config.model_json_schema()} for name, config in SCHEMES.items()]
+    return {"anyOf": [{"type": "string", "enum": sorted(SCHEMES)}, *options], "default": "pre_norm"}
+
+
+AnyScheme = Annotated[SerializeAsAny[SchemeConfig], BeforeValidator(_to_scheme), WithJsonSchema(_scheme_schema())]
+
+
+class TransformerConfig(Config):
+    """A Transformer: `depth` layers of attention and FFN (attention only when ffn is none) around one scheme."""
+
+    what: ClassVar[str] = "model"
+
+    vocab_size: int = Field(ge=1)
+    dim: int = Field(ge=1, description="width of the residual stream")
+    depth: int = Field(ge=1, description="layers; each is attention + FFN")
+    heads: int = Field(ge=1)
+    scheme: AnyScheme = Field("pre_norm", description="where norms go and how outputs join the stream")  # type: ignore[assignment]
+    norm: Literal["rmsnorm", "layernorm", "dyt"] = "rmsnorm"
+    eps: float = Field(1e-6, ge=0)
+    positions: Literal["rope", "nope", "learned", "sinusoidal"] = "rope"
+    rope_theta: float = Field(10000.0, gt=0)
+    ffn: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "none"] = "swiglu"
+    ffn_dim: int | None = Field(None, ge=1, description="null: 4 dim, or 8/3 dim in multiples of 8 for gated ones")
+    causal: bool = True
+    max_length: int = Field(2048, ge=1, description="longest sequence of learned positions and of the cache")
+    kv_heads: int | None = Field(None, ge=1, description="grouped queries; null: as many as heads")
+    head_dim: int | None = Field(None, ge=1, description="null: dim / heads")
+    qk_norm: Literal["head", "full"] | None = Field(None, description="norm on queries and keys")
+    attention_scale: float | None = Field(None, gt=0, description="null: 1/sqrt(head_dim)")
+    softmax: Literal["plain", "ssmax", "adaptive"] = Field(
+        "plain", description="ssmax: logits times s log n; adaptive: temperature from the entropy"
+    )
+    head_norm: bool = Field(False, description="norm on each head's output")
+    value_residual: bool = Field(False, description="values are averaged with the first layer's")
+    bias: bool = Field(False, description="bias in every linear map")
+    dropout: float = Field(0.0, ge=0, lt=1)
+    tie_embeddings: bool = True
+    embedding_scale: float = Field(1.0, gt=0, description="factor on the token embedding (Gemma: sqrt(dim))")
+    init_std: float = Field(0.02, gt=0, description="of the plain initialisation and of the embedding")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.head_dim is None and self.dim % self.heads:
+            raise ValueError(
+                f"heads: {self.heads} heads do not divide the width {self.dim}; "
+                f"take a divisor of {self.dim}, or set head_dim"
+            )
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads: {self.kv_heads} key-value heads do not divide {self.heads} heads")
+        if self.positions == "rope" and self.size_of_head % 2:
+            raise ValueError(f"positions: rope turns pairs of channels, but a head has {self.size_of_head}")
+        if self.scheme.demands().qk_norm == "unit" and self.qk_norm is not None:
+            raise ValueError(f"qk_norm: {self.scheme.name} has its own norm on queries and keys; leave it out")
+        self.scheme.check(self.sites())
+        return self
+
+    @property
+    def size_of_head(self) -> int:
+        return self.head_dim or self.dim // self.heads
+
+    @property
+    def size_of_ffn(self) -> int:
+        if self.ffn_dim is not None:
+            return self.ffn_dim
+        return 8 * round(self.dim / 3) if self.ffn in ("swiglu", "geglu") else 4 * self.dim
+
+    def sites(self) -> tuple[Site, ...]:
+        return make_sites(self.depth, ("attention",) if self.ffn == "none" else ("attention", "ffn"))

@@ -1,0 +1,199 @@
+"""The Transformer: the same loop for every scheme.
+
+stream = scheme.open(embed(tokens))
+for site, branch in branches:
+    x, carry = scheme.read(stream, site)
+    stream = scheme.write(stream, branch(x), carry, site)
+logits = head(scheme.close(stream))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from normlab.errors import InputError
+from normlab.model.attention import Attention, Cache, Pass
+from normlab.model.config import TransformerConfig
+from normlab.model.ffn import FeedForward
+from normlab.model.generate import generate
+from normlab.model.linear import Embedding, Linear
+from normlab.model.positions import rope_table, sinusoidal
+from normlab.schemes import Branch, DepthMixing, Frame, depth_mixing
+from normlab.schemes.base import Stream
+
+
+class Transformer(nn.Module):
+    """model(tokens[batch, time]) -> logits[batch, time, vocab]."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config, self.sites = config, config.sites()
+        demands = config.scheme.demands()
+        self.scheme = config.scheme.build(
+            Frame(config.dim, self.sites, norm=config.norm, eps=config.eps, init_std=config.init_std)
+        )
+        self.embedding = Embedding(config.vocab_size, config.dim)
+        self.position = Embedding(config.max_length, config.dim) if config.positions == "learned" else None
+        self.branches = nn.ModuleList(
+            Attention(config, site, demands) if site.kind == "attention" else FeedForward(config, demands)
+            for site in self.sites
+        )
+        self.head = None if config.tie_embeddings else Linear(config.dim, config.vocab_size, bias=False)
+        # nGPT: logits of unit vectors need a learned size; stored at the scale of the weights.
+        self.logit_scale = nn.Parameter(torch.empty(config.vocab_size)) if demands.unit else None
+        self.checkpointing = False
+        if self.embedding.weight.device.type != "meta":
+            self.init_weights()
+
+    # -- weights -------------------------------------------------------------------------------------------------
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Fill every parameter and buffer; call it after `to_empty` when the model was built on the meta device."""
+        self.scheme.init_weights()
+        for table in self.token_tables():
+            nn.init.normal_(table, std=self.config.init_std)
+        if self.position is not None:
+            nn.init.normal_(self.position.weight, std=self.config.init_std)
+        for site, branch in zip(self.sites, self.branches, strict=True):
+            for part in branch.modules():
+                reset = getattr(part, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+            self.scheme.init_branch_(cast(Branch, branch), site)
+        if self.logit_scale is not None:
+            self.logit_scale.fill_(self.config.dim**-0.5)
+        self.scheme.after_step_(self)
+
+    def token_tables(self) -> Iterator[Tensor]:
+        """The matrices with a row per token: the embedding and, if it is not tied, the head."""
+        yield self.embedding.weight.data
+        if self.head is not None:
+            yield self.head.weight.data
+
+    def after_step_(self) -> None:
+        """Call after each optimizer step; only schemes that constrain the weights (nGPT) do anything."""
+        self.scheme.after_step_(self)
+
+    def enable_checkpointing(self, on: bool = True) -> None:
+        """Recompute each layer in the backward pass instead of keeping its activations."""
+        self.checkpointing = on
+
+    # -- the forward pass ------------------------------------------------------------------------------------------
+    def forward(self, tokens: Tensor, *, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        return self.logits(self.features(tokens, attention_mask=attention_mask, cache=cache))
+
+    def features(self, tokens: Tensor, *, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """What the head sees: [batch, time, dim]. `attention_mask` is [batch, keys], true (or 1) for real tokens."""
+        start = 0 if cache is None else cache.length
+        self._check(tokens, start, cache)
+        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        shared = Pass(cache=cache, padding=None if attention_mask is None else attention_mask.bool())
+        if self.config.positions == "rope":
+            shared.rope = rope_table(positions, self.config.size_of_head, self.config.rope_theta)
+        stream = self.scheme.open(self.embed(tokens, positions))
+        per_layer = len(self.sites) // self.config.depth
+        for first in range(0, len(self.sites), per_layer):
+            if self.checkpointing and torch.is_grad_enabled():
+                stream = checkpoint(self._layer, stream, shared, first, per_layer, use_reentrant=False)
+            else:
+                stream = self._layer(stream, shared, first, per_layer)
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return self.scheme.close(stream)
+
+    def _layer(self, stream: Stream, shared: Pass, first: int, count: int) -> Stream:
+        for site, branch in zip(self.sites[first : first + count], self.branches[first : first + count], strict=True):
+            x, carry = self.scheme.read(stream, site)
+            stream = self.scheme.write(stream, self._drop(branch(x, shared)), carry, site)
+        return stream
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            x = self.embedding(tokens)
+        else:
+            try:
+                x = self.embedding(tokens)
+            except IndexError:
+                raise InputError(self._outside(tokens)) from None
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        if self.position is not None:
+            x = x + self.position(positions)
+        elif self.config.positions == "sinusoidal":
+            x = x + sinusoidal(positions, self.config.dim).to(x.dtype)
+        return self._drop(x)
+
+    def logits(self, features: Tensor) -> Tensor:
+        logits = F.linear(features, self.embedding.weight) if self.head is None else self.head(features)
+        if self.logit_scale is not None:
+            logits = logits * (self.logit_scale * self.config.dim**0.5).to(logits.dtype)
+        return logits
+
+    def _check(self, tokens: Tensor, start: int, cache: Cache | None) -> None:
+        if tokens.dim() != 2:
+            raise InputError(f"tokens are [batch, time]; these have the shape {tuple(tokens.shape)}")
+        length = start + tokens.shape[1]
+        if self.position is not None and length > self.config.max_length:
+            raise InputError(
+                f"a sequence of {length} tokens is longer than the {self.config.max_length} learned positions; "
+                "raise max_length or shorten the sequence"
+            )
+        if cache is not None and length > cache.capacity:
+            raise InputError(f"{length} tokens do not fit into a cache made for {cache.capacity}")
+
+    def _outside(self, tokens: Tensor) -> str:
+        return (
+            f"token ids must be from 0 to {self.config.vocab_size - 1}, but these run from {int(tokens.min())} "
+            f"to {int(tokens.max())}: is this the right tokenizer?"
+        )
+
+    # -- generation and accounting -----------------------------------------------------------------------------------
+    generate = generate
+
+    def new_cache(self, batch: int, length: int) -> Cache:
+        weight = self.embedding.weight
+        return Cache(self.config, batch=batch, length=length, device=weight.device, dtype=weight.dtype)
+
+    def num_parameters(self, *, embeddings: bool = True) -> int:
+        """Parameters, tied ones once; without `embeddings`, the tables of tokens and positions are left out."""
+        total = sum(p.numel() for p in self.parameters())
+        if embeddings:
+            return total
+        tables = [self.embedding.weight, *([] if self.position is None else [self.position.weight])]
+        tables += [] if self.head is None else [self.head.weight]
+        return total - sum(table.numel() for table in tables)
+
+    def flops_per_token(self, length: int, *, training: bool = False) -> int:
+        """Multiply-adds count two. Matrix products of branches and head, and attention over the mean visible length.
+
+        Residual-path arithmetic of the scheme (norms, mixing) is left out: it is bound by memory, not by FLOPs.
+        """
+        products = sum(w.numel() for branch in self.branches for w in cast(Branch, branch).matrices().values())
+        products += self.embedding.weight.numel()
+        visible = (length + 1) / 2 if self.config.causal else length
+        attention = 2 * self.config.depth * self.config.heads * self.config.size_of_head * visible
+        return round(2 * (products + attention) * (3 if training else 1))
+
+    def depth_mixing(self, tokens: Tensor) -> Tensor:
+        """M with h_l = sum_i M[l, i] v_i, for every token: [batch, time, reads, sources]. See `depth_mixing_parts`."""
+        return self.depth_mixing_parts(tokens).matrix
+
+    def depth_mixing_parts(self, tokens: Tensor) -> DepthMixing:
+        """The matrix with the reads h and the sources v that it relates."""
+        was_training, checkpointing = self.training, self.checkpointing
+        self.eval()
+        self.checkpointing = False
+        try:
+            return depth_mixing(self.scheme, lambda: self.features(tokens))
+        finally:
+            self.train(was_training)
+            self.checkpointing = checkpointing

@@ -1,0 +1,268 @@
+"""The protocol: a scheme is four verbs on a stream.
+
+    stream   = scheme.open(x)                        embedding -> stream (a tensor, n streams, or depth sources)
+    x, carry = scheme.read(stream, site)             what this branch sees
+    stream   = scheme.write(stream, y, carry, site)  how its output joins
+    x        = scheme.close(stream)                  what the head sees
+
+plus `init_branch_` (DeepNorm's gains) and `after_step_` (nGPT's renormalisation). The scheme owns every norm and
+parameter of the residual path; branches (attention, FFN) know nothing of it. Streams are values: a verb returns a new
+one and never changes its argument, so the same scheme serves a loop, activation checkpointing and a pipeline stage.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from normlab.config import Config
+from normlab.schemes.norms import NormKind, make_norm
+
+Kind = Literal["attention", "ffn"]
+Stream = Any  # what `open` returns is the scheme's own business
+
+
+@dataclass(frozen=True)
+class Site:
+    """Which branch this is. `layer` counts from 1, as the papers do; `index` counts branches from 0."""
+
+    index: int
+    layer: int
+    kind: Kind
+    count: int  # branches in the model (the papers' M, or L where a "layer" is a sublayer)
+    layers: int  # layers in the model (L_b)
+
+    @property
+    def opens_layer(self) -> bool:
+        return self.kind == "attention"
+
+    @property
+    def closes_layer(self) -> bool:
+        return self.index == self.count - 1 or self.count == self.layers or self.kind == "ffn"
+
+
+def make_sites(depth: int, kinds: Sequence[Kind] = ("attention", "ffn")) -> tuple[Site, ...]:
+    count = depth * len(kinds)
+    return tuple(Site(i, i // len(kinds) + 1, kinds[i % len(kinds)], count, depth) for i in range(count))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a scheme is built into: the shape it shares with its model."""
+
+    dim: int
+    sites: tuple[Site, ...]
+    norm: NormKind = "rmsnorm"
+    eps: float = 1e-6
+    init_std: float = 0.02
+
+    def new_norm(self, *, eps: float | None = None) -> nn.Module:
+        return make_norm(self.norm, self.dim, eps=self.eps if eps is None else eps)
+
+    def maybe_norm(self, on: bool, *, eps: float | None = None) -> nn.Module:
+        return self.new_norm(eps=eps) if on else nn.Identity()
+
+    @property
+    def norm_parameters(self) -> int:
+        return {"rmsnorm": self.dim, "layernorm": 2 * self.dim, "dyt": 2 * self.dim + 1}[self.norm]
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What a scheme asks of the parts that lie off the residual path."""
+
+    qk_norm: Literal["head", "full", "unit"] | None = None  # None: the model's own setting stands
+    v_norm: bool = False  # a norm on each head's values (HybridNorm)
+    inner_norm: bool = False  # a norm inside each branch, before its output projection (sub-LN)
+    unit: bool = False  # nGPT: learned scales on the FFN's hidden units and on the logits
+
+
+class Branch(Protocol):
+    """What `init_branch_` may rely on: the branch's weight matrices by role.
+
+    Roles: query, key, value, out (attention); up, gate, down (FFN). Each is an [out, in] view to be filled in place.
+    """
+
+    def matrices(self) -> Mapping[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Card:
+    """What `normlab schemes show NAME` prints. In formulas d is the width, M branches, L layers, N a norm's size."""
+
+    family: str
+    equation: str
+    citation: str
+    growth: str
+    init: str = "plain: N(0, 0.02^2)"
+    extra_parameters: str = "0"  # evaluated by the tests against the built scheme
+    traffic: str = "2d read, 1d written"  # residual path, per token and branch, inner norms fused
+    traps: tuple[str, ...] = ()
+    parent: str | None = None  # the scheme that the neutral setting equals
+
+
+Bounds = tuple[float, float]
+
+
+class SchemeConfig(Config, ABC):
+    """A scheme's options under its registered name; `build` makes the module."""
+
+    what: ClassVar[str] = "scheme"
+    card: ClassVar[Card]
+    name: str
+
+    @abstractmethod
+    def build(self, frame: Frame) -> Scheme: ...
+
+    def check(self, sites: Sequence[Site]) -> None:
+        """Raise ConfigError if the options are impossible for this many branches."""
+
+    def demands(self) -> Demands:
+        return Demands()
+
+    def growth(self, frame: Frame) -> list[float | Bounds | None]:
+        """The scheme's law at initialisation: mean square of h at each read and at the close (M + 1 values).
+
+        It holds for independent, linear, variance-preserving branches and an embedding of mean square 1. A pair is a
+        lower and an upper bound; None makes no statement.
+        """
+        return [None] * (len(frame.sites) + 1)
+
+    def neutral(self) -> SchemeConfig | None:
+        """The setting at which this scheme computes the same function as `card.parent`, at initialisation."""
+        return None
+
+    def zero_gradients(self, frame: Frame) -> Mapping[str, tuple[int, ...]]:
+        """Parameter name -> rows whose gradient is exactly zero by construction, however the parameters are set."""
+        return {}
+
+
+class Tape:
+    """Records a forward pass of the residual path: h at every read, v at every source. See `depth_mixing`."""
+
+    def __init__(self, *, cut: bool) -> None:
+        self.cut = cut
+        self.reads: list[Tensor] = []
+        self.sources: list[Tensor] = []
+
+    def read(self, h: Tensor) -> Tensor:
+        self.reads.append(h)
+        return h
+
+    def source(self, v: Tensor) -> Tensor:
+        if self.cut:  # sources become leaves, so that the graph holds the residual path alone
+            v = v.detach().requires_grad_()
+        self.sources.append(v)
+        return v
+
+
+class Scheme(nn.Module, ABC):
+    """Base of all schemes. Subclasses route every branch input through `enter` and every output through `leave`."""
+
+    # Is h a linear mix of branch outputs, for given coefficients? If not, why not (shown to the user).
+    not_linear: str | None = None
+
+    def __init__(
+        self, config: SchemeConfig, frame: Frame, *, pre: bool | Sequence[bool], res: bool | Sequence[bool] = False
+    ) -> None:
+        super().__init__()
+        self.config, self.frame = config, frame
+        self._tape: Tape | None = None
+        count = len(frame.sites)
+        pre, res = [[on] * count if isinstance(on, bool) else on for on in (pre, res)]
+        scales = self.input_scales()
+        self.pre = nn.ModuleList(frame.maybe_norm(on, eps=frame.eps * s**2) for on, s in zip(pre, scales, strict=False))
+        self.res = nn.ModuleList(frame.maybe_norm(on) for on in res)
+
+    def input_scales(self) -> list[float]:
+        """By how much h is smaller, at initialisation, than the plain residual stream (M + 1 values, the close last).
+
+        A norm is scale invariant only up to its eps: N(h/n) with eps is N(h) with n^2 eps. So a scheme whose h is a
+        *mean* of n sources takes eps / n^2, and equals its parent scheme at any eps.
+        """
+        return [1.0] * (len(self.frame.sites) + 1)
+
+    # -- the verbs -------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def open(self, x: Tensor) -> Stream: ...
+    @abstractmethod
+    def read(self, stream: Stream, site: Site) -> tuple[Tensor, Any]: ...
+    @abstractmethod
+    def write(self, stream: Stream, y: Tensor, carry: Any, site: Site) -> Stream: ...
+    @abstractmethod
+    def close(self, stream: Stream) -> Tensor: ...
+
+    # -- what subclasses share -------------------------------------------------------------------------------------
+    def enter(self, h: Tensor, site: Site) -> Tensor:
+        """The branch's own norm: N(h)."""
+        if self._tape is not None:
+            h = self._tape.read(h)
+        return self.pre[site.index](h)
+
+    def leave(self, y: Tensor, site: Site) -> Tensor:
+        """The norm on the branch's output: N(F(.))."""
+        return self._source(self.res[site.index](y))
+
+    def _source(self, v: Tensor) -> Tensor:
+        return v if self._tape is None else self._tape.source(v)
+
+    def _read(self, h: Tensor) -> Tensor:
+        return h if self._tape is None else self._tape.read(h)
+
+    def weigh(self, coefficients: Tensor) -> Tensor:
+        """Pass data-dependent mixing coefficients through here: `depth_mixing` holds them fixed."""
+        return coefficients if self._tape is None else coefficients.detach()
+
+    @contextmanager
+    def taped(self, *, cut: bool = False) -> Iterator[Tape]:
+        self._tape = tape = Tape(cut=cut)
+        try:
+            yield tape
+        finally:
+            self._tape = None
+
+    # -- initialisation and steps ------------------------------------------------------------------------------------
+    def init_weights(self) -> None:
+        """Fill every parameter and buffer of the residual path; needed after `to_empty`, harmless otherwise."""
+        for module in self.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if module is not self and callable(reset):
+                reset()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fill the scheme's own parameters and buffers (not those of its norms)."""
+
+    def init_branch_(self, branch: Branch, site: Site) -> None:
+        """Fill a branch's matrices. The default is the plain initialisation N(0, init_std^2)."""
+        for weight in branch.matrices().values():
+            nn.init.normal_(weight, std=self.frame.init_std)
+
+    def after_step_(self, model: nn.Module) -> None:
+        """Called after every optimizer step (nGPT puts the weights back on the sphere)."""
+
+
+@dataclass(frozen=True)
+class Init:
+    """How a scheme fills its branches, as data: plain or Xavier, a gain on the value path, a scale on the outputs."""
+
+    kind: Literal["plain", "xavier"] = "plain"
+    gain: Callable[[Site, Any], float] = field(default=lambda site, options: 1.0)  # value, out, up, gate, down
+    out: Callable[[Site, Any], float] = field(default=lambda site, options: 1.0)  # out, down only
+
+    @torch.no_grad()
+    def fill_(self, branch: Branch, site: Site, *, options: SchemeConfig, std: float) -> None:
+        for role, weight in branch.matrices().items():
+            # Query and key set the temperature of the softmax, not the size of the update: gains leave them alone.
+            gain = 1.0 if role in ("query", "key") else self.gain(site, options)
+            gain *= self.out(site, options) if role in ("out", "down") else 1.0
+            if self.kind == "xavier":
+                nn.init.xavier_normal_(weight, gain=gain)
+            else:
+                nn.init.normal_(weight, std=gain * std)

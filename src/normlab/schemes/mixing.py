@@ -1,0 +1,65 @@
+"""The depth-mixing matrix: h_l = sum_i M[l, i] v_i, for every scheme whose h is linear in its sources.
+
+v_0 is the embedding, v_i the contribution of branch i (behind its own output norm and gain); row l is what branch l + 1
+reads before its norm, the last row what the head reads. Data-dependent coefficients are held at their values.
+
+M is read off with autograd: the recorded pass is cut at the sources, so its graph is the residual path alone, and the
+gradient of <h_l, 1> with respect to v_i is M[l, i] times the vector of ones, for every token at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.errors import UnsupportedError
+from normlab.schemes.base import Scheme
+
+
+@dataclass(frozen=True)
+class DepthMixing:
+    matrix: Tensor  # [batch, time, reads, sources]
+    reads: Tensor  # [reads, batch, time, dim]
+    sources: Tensor  # [sources, batch, time, dim]
+
+    def reconstruct(self) -> Tensor:
+        """sum_i M[l, i] v_i, to be compared with `reads`."""
+        return torch.einsum("btls,sbtd->lbtd", self.matrix, self.sources)
+
+    @property
+    def error(self) -> float:
+        """Largest relative error of the reconstruction, over reads."""
+        gap = (self.reconstruct() - self.reads).flatten(1).norm(dim=1)
+        return float((gap / self.reads.flatten(1).norm(dim=1).clamp_min(1e-30)).max())
+
+
+def depth_mixing(scheme: Scheme, run: Callable[[], Any]) -> DepthMixing:
+    """`run()` is one forward pass of a model that `scheme` drives."""
+    if scheme.not_linear is not None:
+        raise UnsupportedError(
+            f"{scheme.config.name} has no depth-mixing matrix: {scheme.not_linear}, so what a branch reads is not a "
+            "linear mix of branch outputs"
+        )
+    with torch.enable_grad(), scheme.taped(cut=True) as tape:
+        run()
+    sources, reads = tape.sources, tape.reads
+    batch, time, _ = sources[0].shape
+    matrix = sources[0].new_zeros(batch, time, len(reads), len(sources))
+    for row, h in enumerate(reads):
+        if not h.requires_grad:
+            continue
+        gradients = torch.autograd.grad(h, sources, torch.ones_like(h), retain_graph=True, allow_unused=True)
+        for column, gradient in enumerate(gradients):
+            if gradient is not None:
+                matrix[:, :, row, column] = gradient.mean(-1)
+    found = DepthMixing(matrix, torch.stack(reads).detach(), torch.stack(sources).detach())
+    if found.error > 1e-3:
+        raise UnsupportedError(
+            f"the depth-mixing matrix of {scheme.config.name} does not rebuild what its branches read "
+            f"(relative error {found.error:.1e}): its coefficients differ by channel"
+        )
+    return found

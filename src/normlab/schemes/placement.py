@@ -1,0 +1,195 @@
+"""The single-stream family: one equation, one row of data per scheme.
+
+    x <- out( a x + b res( F( c pre(x) ) ) )
+
+`pre`, `res` and `out` say where a norm N stands; a, b, c are numbers, functions of the site, or learned. A new scheme
+of this family is a new `Row` in rows.py. Layers are counted from 1, L is their number and M the number of branches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from normlab.schemes.base import Bounds, Card, Demands, Frame, Init, Scheme, SchemeConfig, Site
+
+Options = Any  # the row's own config class
+Switch = bool | Callable[[Site, Options], bool]
+Number = float | Callable[[Site, Options], float]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A learned coefficient: a scalar or a vector, for each branch or shared by a layer's branches."""
+
+    shape: Literal["scalar", "vector"]
+    initial: Callable[[Site, Options], float]
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    card: Card
+    pre: Switch = False
+    res: Switch = False
+    out: Switch = False
+    a: Number | Learned = 1.0
+    b: Number | Learned = 1.0
+    c: Number = 1.0
+    keep_normed: Switch = False  # the skip path takes N(x), not x (HybridNorm's FFN)
+    embedding: bool = False
+    final: bool = False
+    init: Init = field(default_factory=Init)
+    demands: Demands = field(default_factory=Demands)
+    gate: bool = False  # GPAS
+    growth: Callable[[Site, float, Options], float | Bounds] | None = None  # (site, mean square before) -> after
+    neutral: dict[str, Any] | None = None
+
+
+class PlacementConfig(SchemeConfig):
+    """Options of every row."""
+
+    row: ClassVar[Row]
+    embedding_norm: bool | None = Field(None, description="norm right after the embedding; null: as the row says")
+    final_norm: bool | None = Field(None, description="norm before the head; null: as the row says")
+
+    def build(self, frame: Frame) -> Placement:
+        return Placement(self, frame)
+
+    def demands(self) -> Demands:
+        return self.row.demands
+
+    def neutral(self) -> PlacementConfig | None:
+        return None if self.row.neutral is None else type(self)(**self.row.neutral)
+
+    def growth(self, frame: Frame) -> list[float | Bounds | None]:
+        if self.row.growth is None:
+            return [None] * (len(frame.sites) + 1)
+        law: list[Any] = [1.0]
+        for site in frame.sites:
+            law.append(self.row.growth(site, law[-1], self))
+        return law
+
+
+class Placement(Scheme):
+    """x <- out( a x + b res( F( c pre(x) ) ) )"""
+
+    config: PlacementConfig
+
+    def __init__(self, config: PlacementConfig, frame: Frame) -> None:
+        row = self.row = config.row
+
+        def at(switch: Switch) -> list[bool]:
+            return [switch(site, config) if callable(switch) else switch for site in frame.sites]
+
+        super().__init__(config, frame, pre=at(row.pre), res=at(row.res))
+        self.out = nn.ModuleList(frame.maybe_norm(on) for on in at(row.out))
+        self.embedding = frame.maybe_norm(row.embedding if config.embedding_norm is None else config.embedding_norm)
+        self.final = frame.maybe_norm(row.final if config.final_norm is None else config.final_norm)
+        self.keep_normed = at(row.keep_normed)
+        self.a = Coefficient.make(row.a, config, frame)
+        self.b = Coefficient.make(row.b, config, frame)
+        self.c = Coefficient.make(row.c, config, frame)
+        self.gate = nn.Parameter(torch.empty(frame.sites[-1].layers)) if row.gate else None
+        self.reset_parameters()
+        if not self.is_linear:
+            self.not_linear = "it normalises the stream itself"
+
+    @property
+    def is_linear(self) -> bool:
+        vector_skip = isinstance(self.row.a, Learned) and self.row.a.shape == "vector"
+        return not (any(self.keep_normed) or vector_skip or any(not isinstance(n, nn.Identity) for n in self.out))
+
+    def reset_parameters(self) -> None:
+        if self.gate is not None:
+            nn.init.zeros_(self.gate)
+
+    def open(self, x: Tensor) -> Tensor:
+        return self._source(self.embedding(x))
+
+    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Tensor | None]:
+        normed = self.enter(stream, site)
+        return self.c(normed, site), normed if self.keep_normed[site.index] else None
+
+    def write(self, stream: Tensor, y: Tensor, carry: Tensor | None, site: Site) -> Tensor:
+        skip = stream if carry is None else carry
+        y = self.leave(y, site)
+        x = self.out[site.index](self.a(skip, site) + y)
+        return x if self.gate is None else x - F.silu(self.gate[site.layer - 1]) * self._held(x)
+
+    def leave(self, y: Tensor, site: Site) -> Tensor:
+        y = self.res[site.index](y)
+        if self.b.learned is not None and self.b.learned.shape == "vector":
+            return self._source(self.b(y, site))  # a gain per channel is part of what the branch contributes
+        return self.b(self._source(y), site)
+
+    def _held(self, x: Tensor) -> Tensor:
+        return x.detach() if self._tape is None else x  # GPAS: the gradient does not see the shrinking
+
+    def close(self, stream: Tensor) -> Tensor:
+        return self.final(self._read(stream))
+
+    def init_branch_(self, branch: Any, site: Site) -> None:
+        self.row.init.fill_(branch, site, options=self.config, std=self.frame.init_std)
+
+    @torch.no_grad()
+    def profile_(self, run: Callable[[], Any]) -> None:
+        """Admin's profiling: set omega from the branch variances that `run()` (a forward pass) produces.
+
+        omega_1 = 1, omega_{i+1} = sqrt(Var(omega_i x) + Var(F_i(x))), each a constant vector.
+        """
+        omega = self.a.values
+        assert omega is not None, "profiling belongs to schemes with a learned skip coefficient"
+        self.a.reset_parameters(1.0)
+        with self.taped() as tape:
+            run()
+        total = 1.0
+        for index, source in enumerate(tape.sources[1:]):
+            omega[index].fill_(math.sqrt(total))
+            total += source.float().var(unbiased=False).item()
+
+
+class Coefficient(nn.Module):
+    """a, b or c of the equation: 1 (nothing to do), a fixed number per branch, or learned.
+
+    Fixed numbers that differ by branch are a buffer that `init_weights` refills, so that `to_empty` cannot erase them
+    (elsewhere LayerNorm-Scaling's buffer was lost that way), and a checkpoint carries them.
+    """
+
+    def __init__(self, learned: Learned | None, numbers: list[float], dim: int, layers: list[int]) -> None:
+        super().__init__()
+        self.learned, self.numbers = learned, numbers
+        self.identity = learned is None and all(number == 1.0 for number in numbers)
+        self.slot = layers if learned is not None and learned.shared else list(range(len(numbers)))
+        self.values: Tensor | None
+        if self.identity:
+            self.values = None
+        elif learned is None:
+            self.register_buffer("values", torch.empty(len(numbers)))
+        else:
+            shape = (max(self.slot) + 1, *((dim,) if learned.shape == "vector" else ()))
+            self.values = nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    @classmethod
+    def make(cls, value: Number | Learned, options: Options, frame: Frame) -> Coefficient:
+        learned = value if isinstance(value, Learned) else None
+        function = value.initial if isinstance(value, Learned) else value
+        numbers = [float(function(s, options) if callable(function) else function) for s in frame.sites]
+        return cls(learned, numbers, frame.dim, [site.layer - 1 for site in frame.sites])
+
+    @torch.no_grad()
+    def reset_parameters(self, constant: float | None = None) -> None:
+        if self.values is not None:
+            for slot, number in zip(self.slot, self.numbers, strict=True):
+                self.values[slot].fill_(number if constant is None else constant)
+
+    def forward(self, x: Tensor, site: Site) -> Tensor:
+        return x if self.values is None else self.values[self.slot[site.index]] * x
