@@ -78,7 +78,8 @@ def test_every_public_name_resolves():
 
 
 @pytest.mark.parametrize(
-    "code", ["import normlab", "import normlab.cli", "from normlab.cli import run; run(['--help'])", "import normlab.config"]
+    "code",
+    ["import normlab", "import normlab.cli", "from normlab.cli import run; run(['--help'])", "import normlab.config"],
 )
 def test_import_budget(code):
     """No torch, transformers or plotly for `import normlab` and `normlab --help`."""

@@ -113,11 +113,15 @@ def expect_close(got: Tensor, wanted: Tensor, what: str, *, tolerance: float) ->
     """Largest absolute difference against the largest wanted value."""
     gap = (got.double() - wanted.double()).abs().max().item()
     size = max(wanted.double().abs().max().item(), 1e-3)
-    expect(gap <= tolerance * size, f"{what} differ by {gap:.2e} where values reach {size:.2e} (tolerance {tolerance:g})")
+    expect(
+        gap <= tolerance * size, f"{what} differ by {gap:.2e} where values reach {size:.2e} (tolerance {tolerance:g})"
+    )
 
 
 def expect_same_gradients(got: dict[str, Tensor], wanted: dict[str, Tensor], what: str, *, tolerance: float) -> None:
-    expect(got.keys() == wanted.keys(), f"{what}: other parameters have gradients: {sorted(got.keys() ^ wanted.keys())}")
+    expect(
+        got.keys() == wanted.keys(), f"{what}: other parameters have gradients: {sorted(got.keys() ^ wanted.keys())}"
+    )
     largest = max(g.abs().max().item() for g in wanted.values())
     for name in wanted:
         gap = (got[name].double() - wanted[name].double()).abs().max().item()
@@ -253,7 +257,9 @@ def autocast_stays_finite(config: SchemeConfig) -> None:
         loss = loss_of(model, tokens)
     loss.backward()
     expect(bool(logits.isfinite().all()), "outputs under bfloat16 autocast are not finite")
-    expect(all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None), "gradients are not finite")
+    expect(
+        all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None), "gradients are not finite"
+    )
     expect_close(logits, reference, "outputs under autocast and in float32", tolerance=0.2)
 
 
@@ -316,7 +322,10 @@ def parameters_as_stated(config: SchemeConfig) -> None:
         built = sum(p.numel() for p in config.build(frame).parameters())
         names = {"d": 24, "M": 2 * depth, "L": depth, "N": frame.norm_parameters, "n": getattr(config, "streams", 0)}
         stated = eval(config.card.extra_parameters, {"__builtins__": {}}, names)  # our own card, not user input
-        expect(built == stated, f"{built} parameters at {names}, but the card says {config.card.extra_parameters} = {stated}")
+        expect(
+            built == stated,
+            f"{built} parameters at {names}, but the card says {config.card.extra_parameters} = {stated}",
+        )
 
 
 @check
@@ -324,7 +333,9 @@ def growth_law(config: SchemeConfig) -> None:
     """What branches read grows at initialisation as the config's closed form says (within 15 %)."""
     frame = Frame(256, make_sites(6))
     law = config.growth(frame)
-    expect(len(law) == len(frame.sites) + 1, f"the law has {len(law)} values for {len(frame.sites)} branches and a close")
+    expect(
+        len(law) == len(frame.sites) + 1, f"the law has {len(law)} values for {len(frame.sites)} branches and a close"
+    )
     for index, (stated, seen) in enumerate(zip(law, measure_growth(config, frame), strict=True)):
         if stated is None:
             continue

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from normlab.probes.losses import Loss
-from normlab.probes.trace import Layout, first_tensor, slow_path
+from normlab.probes.scheme_trace import SchemeLayout, SchemeTracer
+from normlab.probes.trace import Layout, Record, first_tensor, slow_path
 
 
 class _Stop(Exception):
@@ -146,13 +147,46 @@ class Skipper:
         return value is not None and abs(value - baseline) <= 1e-4 * max(abs(baseline), 1e-3)
 
 
+class SchemeSkipper:
+    """Skips by dropping the writes of a layer (or, for a stream of numbered sources, by writing zero)."""
+
+    def __init__(self, layout: SchemeLayout, batch: Any, loss: Loss) -> None:
+        self.layout, self.batch, self.loss = layout, batch, loss
+        self.depth = len(layout.layers)
+        self.updates: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def _run(self, skipped: range, keep: Callable[[int, Tensor], None]) -> float:
+        def on_layer(record: Record) -> None:
+            keep(record.index, _last(record.after) - _last(record.before))
+
+        with SchemeTracer(self.layout, on_layer, skipped=skipped), slow_path():
+            return float(self.loss(self.layout.model, self.batch))
+
+    def baseline(self) -> float:
+        return self._run(range(0), self.updates.__setitem__)
+
+    def without(self, skipped: range, _stream: Tensor | None) -> tuple[float, list[float | None]]:
+        later: list[float | None] = [None] * self.depth
+
+        def keep(index: int, update: Tensor) -> None:
+            if index >= skipped.stop:
+                known = self.updates[index]
+                later[index] = float((update - known).norm() / known.norm().clamp_min(1e-30))
+
+        return self._run(skipped, keep), later
+
+
 def skip_layers(
     layout: Layout, batch: Any, loss: Loss, *, runs: Iterable[tuple[int, int]] = (), track: Any = None
 ) -> SkipEffects:
     """Skip each layer alone, then each (start, length) of `runs`. `track` wraps the loop to show progress."""
-    skipper = Skipper(layout, batch, loss)
+    skipper: Any = (
+        SchemeSkipper(layout, batch, loss) if isinstance(layout, SchemeLayout) else Skipper(layout, batch, loss)
+    )
     baseline = skipper.baseline()
-    effects = SkipEffects(baseline, [], shortcut=loss.name != "contrastive")  # that one runs the model twice a batch
+    # The contrastive loss runs the model twice a batch, and a scheme's stream may be more than a tensor.
+    effects = SkipEffects(baseline, [], shortcut=loss.name != "contrastive" and isinstance(skipper, Skipper))
     wanted = {start: [n for s, n in runs if s == start] for start, _ in runs}
     stream: Tensor | None = None
     steps = range(skipper.depth)

@@ -25,7 +25,7 @@ from normlab.probes.rules import judge
 from normlab.probes.statistics import AttentionStatistics, StreamStatistics
 from normlab.probes.summary import column, summarise
 from normlab.probes.texts import position_limit
-from normlab.probes.trace import Layout, Tracer, slow_path, verify
+from normlab.probes.trace import Layout, slow_path, tracer, verify
 from normlab.probes.verdicts import Findings
 from normlab.probes.weights import duplicates, nonfinite_weights
 
@@ -104,7 +104,8 @@ def diagnose(
             _join(rows, found)
         causal = _skips(layout, batches, loss, stream, rows, plan, say) if loss is not None and plan.skips else None
     summary = summarise(rows, lengths)
-    findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal)
+    alike = [value for value in column(rows, "homogenisation") if value == value]
+    findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal, alike)
     return Diagnosis(
         name=name or type(model).__name__,
         architecture=type(layout.layers[0][1]).__name__,
@@ -151,7 +152,7 @@ def _first_rows(batch: Any, *, rows: int = 2, tokens: int = 64) -> Any:
 
 def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
     statistics = StreamStatistics()
-    with Tracer(layout, statistics), torch.no_grad(), slow_path():
+    with tracer(layout, statistics), torch.no_grad(), slow_path():
         for batch in batches:
             call(layout.model, batch)
     return statistics
@@ -161,7 +162,7 @@ def _attention(layout: Layout, batches: list[Any], rows: list[dict[str, Any]], p
     """Weights at the batch's own length into the rows; then the means over layers against length."""
     with eager_attention(layout.model):
         first = AttentionStatistics()
-        with Tracer(layout, first, weights=True), torch.no_grad(), slow_path():
+        with tracer(layout, first, weights=True), torch.no_grad(), slow_path():
             call(layout.model, _first_rows(batches[0], tokens=1 << 30))
         found = first.rows()
         if not any("entropy" in row for row in found):
@@ -183,7 +184,7 @@ def _texts(model: nn.Module, batches: list[Any], plan: Plan) -> list[Tensor]:
 
 def _at_length(layout: Layout, batch: Any, ids: Tensor, plan: Plan) -> dict[str, Any]:
     statistics = AttentionStatistics()
-    with Tracer(layout, statistics, weights=True), torch.no_grad(), slow_path():
+    with tracer(layout, statistics, weights=True), torch.no_grad(), slow_path():
         call(layout.model, with_ids(batch, ids))
     rows = statistics.rows()
     names = ("entropy", "max_weight", "sink_mass", "attention_output_rms")

@@ -11,20 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normlab.probes.losses import Loss
-from normlab.probes.roles import Row
-from normlab.probes.trace import Layout, Record, Tracer, slow_path
-
-
-def branch_prefixes(row: Row) -> dict[str, set[str]]:
-    """Which parameter names of a layer belong to which branch: the shortest module prefixes that keep them apart."""
-    names = {branch.kind: [n for n in (branch.core, branch.added) if n] for branch in row.branches}
-    longest = max(name.count(".") + 1 for group in names.values() for name in group)
-    prefixes: dict[str, set[str]] = {}
-    for parts in range(1, longest + 1):
-        prefixes = {kind: {".".join(n.split(".")[:parts]) + "." for n in group} for kind, group in names.items()}
-        if len(set().union(*prefixes.values())) == sum(len(group) for group in prefixes.values()):
-            break
-    return prefixes
+from normlab.probes.trace import Layout, Record, slow_path, tracer
 
 
 def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> tuple[list[dict[str, Any]], float]:
@@ -44,7 +31,7 @@ def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> tuple[list[di
             )
 
     for batch in batches:
-        with Tracer(layout, watch), torch.enable_grad(), slow_path():
+        with tracer(layout, watch), torch.enable_grad(), slow_path():
             value = loss(layout.model, batch)
             found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
         losses.append(float(value.detach()))
@@ -53,22 +40,22 @@ def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> tuple[list[di
                 totals[name] = totals[name] + gradient if name in totals else gradient
     count = max(len(losses), 1)
     totals = {name: gradient / count for name, gradient in totals.items()}
-    paths = {id(layer): name for name, layer in layout.layers}
     rows = []
     for index in sorted(owner):
         module = owner[index]
-        row = {"layer": index, **_layer_row(totals, paths[id(module)] + ".", layout.rows[id(module)])}
+        row = {"layer": index, **_layer_row(totals, layout.prefixes(module))}
         if stream[index]:
             row["stream_gradient"] = sum(stream[index]) / len(stream[index])
         rows.append(row)
     return rows, sum(losses) / count
 
 
-def _layer_row(totals: dict[str, Tensor], prefix: str, row: Row) -> dict[str, float]:
-    mine = {name[len(prefix) :]: gradient for name, gradient in totals.items() if name.startswith(prefix)}
+def _layer_row(totals: dict[str, Tensor], prefixes: dict[str, tuple[str, ...]]) -> dict[str, float]:
+    mine = {name: gradient for name, gradient in totals.items() if name.startswith(prefixes["layer"])}
     result = {"gradient_norm": _norm(mine.values()), "gradient_rms": _rms(mine.values())}
-    for kind, prefixes in branch_prefixes(row).items():
-        result[f"{kind}_gradient"] = _norm(g for n, g in mine.items() if n.startswith(tuple(prefixes)))
+    for kind, names in prefixes.items():
+        if kind != "layer":
+            result[f"{kind}_gradient"] = _norm(g for n, g in mine.items() if n.startswith(names))
     return result
 
 

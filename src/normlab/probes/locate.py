@@ -11,6 +11,7 @@ from torch import nn
 from normlab.errors import UnsupportedError
 from normlab.probes.infer import infer_row
 from normlab.probes.roles import TABLE, Row, row_for
+from normlab.probes.scheme_trace import SchemeLayout, speaks_verbs
 from normlab.probes.trace import Layout
 
 _KNOWN = {row.layer for row in TABLE}
@@ -18,6 +19,8 @@ _KNOWN = {row.layer for row in TABLE}
 
 def locate(model: nn.Module, run: Callable[[], Any], *, row: Row | None = None) -> Layout:
     """The layout of a model. `run` is one small forward pass, used only when rows must be inferred."""
+    if row is None and speaks_verbs(model):
+        return SchemeLayout(model)
     layers = _known_layers(model, row) or _repeated_layers(model)
     layout = Layout(model, layers, {})
     if len({type(layer) for _, layer in layers}) == 1 and hasattr(layers[0][1], "self_attn"):

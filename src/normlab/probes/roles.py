@@ -201,3 +201,15 @@ def _fits(row: Row, layer: nn.Module) -> bool:
     if not all(name in present for branch in row.branches for name in branch.names):
         return False  # another library's class of the same name, or another version: structure decides then
     return row.when is None or bool(row.when(layer))
+
+
+def branch_prefixes(row: Row) -> dict[str, set[str]]:
+    """Which parameter names of a layer belong to which branch: the shortest module prefixes that keep them apart."""
+    names = {branch.kind: [n for n in (branch.core, branch.added) if n] for branch in row.branches}
+    longest = max(name.count(".") + 1 for group in names.values() for name in group)
+    prefixes: dict[str, set[str]] = {}
+    for parts in range(1, longest + 1):
+        prefixes = {kind: {".".join(n.split(".")[:parts]) + "." for n in group} for kind, group in names.items()}
+        if len(set().union(*prefixes.values())) == sum(len(group) for group in prefixes.values()):
+            break
+    return prefixes

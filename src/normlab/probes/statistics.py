@@ -64,6 +64,8 @@ class StreamStatistics:
             self.kinds[index] = [part.kind for part in record.parts]
             sums["block_influence"].add(1 - _cosine(record.before, record.after, before, after))
             self._stream(index, record.after, after)
+            if record.streams is not None:
+                sums["homogenisation"].add(float(metrics.homogenisation(record.streams)))
             self._known = (record.after, after)
 
     def _norms(self, x: Tensor) -> Tensor:
