@@ -17,11 +17,12 @@ _EXPORTS = {
     "register": "normlab.schemes",
     "Transformer": "normlab.model",
     "TransformerConfig": "normlab.model",
+    "diagnose": "normlab.probes.diagnose",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
 }
-_MODULES = ("config", "errors", "model", "report", "schemes", "testing")
+_MODULES = ("config", "errors", "model", "probes", "report", "schemes", "testing")
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from normlab.errors import NormlabError as NormlabError
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
+    from normlab.probes.diagnose import diagnose as diagnose
     from normlab.schemes import SCHEMES as SCHEMES
     from normlab.schemes import register as register
     from normlab.schemes import scheme as scheme
