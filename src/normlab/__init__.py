@@ -18,11 +18,14 @@ _EXPORTS = {
     "Transformer": "normlab.model",
     "TransformerConfig": "normlab.model",
     "diagnose": "normlab.probes.diagnose",
+    "Monitor": "normlab.probes.monitor",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
 }
 _MODULES = ("config", "errors", "model", "probes", "report", "schemes", "testing")
+# Rooms that need an optional package: `nl.hf`, `nl.lightning`. Not in __all__, so that a star import needs neither.
+_OPTIONAL = {"hf": "normlab.integrations.hf_trainer", "lightning": "normlab.integrations.lightning"}
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
     from normlab.probes.diagnose import diagnose as diagnose
+    from normlab.probes.monitor import Monitor as Monitor
     from normlab.schemes import SCHEMES as SCHEMES
     from normlab.schemes import register as register
     from normlab.schemes import scheme as scheme
@@ -43,6 +47,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_EXPORTS[name]), name)
     elif name in _MODULES:
         value = importlib.import_module(f"normlab.{name}")
+    elif name in _OPTIONAL:
+        value = importlib.import_module(_OPTIONAL[name])
     else:
         raise AttributeError(f"module 'normlab' has no attribute {name!r}")
     globals()[name] = value

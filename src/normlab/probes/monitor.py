@@ -18,17 +18,15 @@ at the end of it, so a step is never synchronised by a metric.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.probes.infer import infer_row
-from normlab.probes.locate import find_layers
-from normlab.probes.roles import row_for
-from normlab.probes.scheme_trace import SchemeLayout, speaks_verbs
+from normlab.probes.locate import locate
+from normlab.probes.losses import call
 from normlab.probes.trace import Layout, Record, tracer
 
 
@@ -53,11 +51,13 @@ class Monitor:
             raise ConfigError(f"every={every}: a monitor measures every k steps with k of at least 1")
         self.every, self.parameters, self.sink = every, parameters, sink
         self.model = _unwrap(model)
+        self.compiled = any(hasattr(part, "_orig_mod") for part in _wrappers(model)) or _compiled_inside(self.model)
         self.layout = _layout(self.model, example)
         self.count = 0
         self.seconds = 0.0
         self._started = time.perf_counter()
         self._tracer: Any = None
+        self._stance: Any = None
         self._sums: dict[str, Tensor] = {}
         self._calls: dict[str, int] = {}
 
@@ -67,14 +67,17 @@ class Monitor:
         return self.count % self.every == 0
 
     def before_step(self) -> None:
-        """Call before the first forward pass of an optimizer step (again before each of its micro-batches is harmless)."""
+        """Call before the forward pass; again before each micro-batch of the same optimizer step is harmless."""
         if self.measuring and self._tracer is None:
+            # Hooks that come after compilation are not seen by compiled code: a measured step runs eagerly.
+            if self.compiled:
+                self._stance = torch.compiler.set_stance("force_eager")
             self._tracer = tracer(self.layout, self._on_layer).__enter__()
 
     def _on_layer(self, record: Record) -> None:
         """Reductions on the device; nothing is read back here."""
-        if torch.is_grad_enabled() and not record.before.requires_grad:
-            return
+        if not self.model.training or torch._C._current_graph_task_id() != -1:
+            return  # a validation pass, or a layer that is recomputed in the backward pass (checkpointing)
         start = time.perf_counter()
         with torch.no_grad():
             norm = torch.linalg.vector_norm(record.after.detach().float(), dim=-1).mean()
@@ -97,7 +100,7 @@ class Monitor:
         start = time.perf_counter()
         named = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
         if named:
-            norms = torch.stack(torch._foreach_norm([_local(g.detach()) for _, g in named])).float()
+            norms = torch.stack([_norm(gradient.detach()) for _, gradient in named])
             self._gradient_keys([name for name, _ in named], norms)
         self.seconds += time.perf_counter() - start
 
@@ -116,9 +119,7 @@ class Monitor:
         """Call once per optimizer step; the values if this step was measured, else an empty dict."""
         values: dict[str, float] = {}
         start = time.perf_counter()
-        if self._tracer is not None:
-            self._tracer.__exit__(None, None, None)
-            self._tracer = None
+        self._detach()
         if self._sums:
             keys = list(self._sums)
             counts = torch.tensor([float(self._calls[key]) for key in keys])
@@ -132,15 +133,22 @@ class Monitor:
         self.seconds += time.perf_counter() - start
         return values
 
-    def close(self) -> str:
-        """Remove what is attached; returns one line about the cost, measured against the time since the start."""
+    def _detach(self) -> None:
         if self._tracer is not None:
             self._tracer.__exit__(None, None, None)
             self._tracer = None
+        if self._stance is not None:
+            torch.compiler.set_stance("default")
+            self._stance = None
+
+    def close(self) -> str:
+        """Remove what is attached; returns one line about the cost, measured against the time since the start."""
+        self._detach()
         total = time.perf_counter() - self._started
         measured = -(-self.count // self.every)
         share = 100 * self.seconds / total if total > 0 else 0.0
-        return f"normlab.Monitor: {measured} of {self.count} steps measured, {self.seconds:.2f} s ({share:.2f} % of the run)"
+        cost = f"{self.seconds:.2f} s, {share:.2f} % of the run"
+        return f"normlab.Monitor: {measured} of {self.count} steps measured, {cost}"
 
 
 def _means(values: dict[str, float]) -> dict[str, float]:
@@ -153,19 +161,30 @@ def _means(values: dict[str, float]) -> dict[str, float]:
     return {key: sum(items) / len(items) for key, items in groups.items()}
 
 
-def _local(gradient: Tensor) -> Tensor:
-    """A sharded gradient (FSDP2's DTensor) is read as its local shard; the norms are then those of this rank."""
-    return gradient.to_local() if hasattr(gradient, "to_local") else gradient
+def _norm(gradient: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # a sharded gradient: over all its shards
+
+
+def _wrappers(model: nn.Module) -> list[nn.Module]:
+    """The model and what it wraps, outermost first: DistributedDataParallel, torch.compile, the model itself."""
+    found = [model]
+    while True:
+        inner = getattr(found[-1], "_orig_mod", None)
+        if inner is None and _is_parallel(found[-1]):
+            inner = found[-1].module
+        if inner is None:
+            return found
+        found.append(inner)  # type: ignore[arg-type]
 
 
 def _unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and torch.compile: parameters and modules are the same objects."""
-    seen = model
-    while True:
-        inner = getattr(seen, "_orig_mod", None) or (seen.module if _is_parallel(seen) else None)
-        if inner is None:
-            return seen
-        seen = inner
+    return _wrappers(model)[-1]
+
+
+def _compiled_inside(model: nn.Module) -> bool:
+    """`model.compile()` compiles in place and leaves no wrapper."""
+    return any(module._compiled_call_impl is not None for module in model.modules())
 
 
 def _is_parallel(model: nn.Module) -> bool:
@@ -173,24 +192,12 @@ def _is_parallel(model: nn.Module) -> bool:
 
 
 def _layout(model: nn.Module, example: Any) -> Layout:
-    if speaks_verbs(model):
-        return SchemeLayout(model)
-    layers = find_layers(model)
-    layout = Layout(model, layers, {})
-    for name, layer in layers:
-        row = row_for(layer)
-        if row is None and example is not None:
-            from normlab.probes.losses import call
-
-            row = infer_row(layer, lambda: call(model, example))
-        if row is None:
+    def run() -> Any:
+        if example is None:
             raise ConfigError(
-                f"{type(layer).__name__} (at {name!r}) is not in the table of architectures; pass example=a batch, so "
-                "that its parts can be inferred from data"
+                f"{type(model).__name__} has layers that are not in the table of architectures; pass example=a batch, "
+                "so that their parts can be inferred from data"
             )
-        layout.rows[id(layer)] = row
-    return layout
+        return call(model, example)
 
-
-def as_batches(values: Iterable[Any]) -> list[Any]:
-    return list(values)
+    return locate(model, run)
