@@ -123,9 +123,9 @@ def compare_text(diagnoses: list[Diagnosis]) -> str:
         "entropy": "entropy",
         "sink_mass": "sink",
     }
-    heading = f"{'model':<26}{'layers':>7}  {'placement':<12}" + "".join(f"{title:>9}" for title in keys.values())
+    heading = f"{'model':<24}{'layers':>7}  {'placement':<12}" + "".join(f"{title:>9}" for title in keys.values())
     lines = [heading, "-" * len(heading)]
     for d in diagnoses:
         cells = "".join(f"{_short(d.summary.get(key)):>9}" for key in keys)
-        lines.append(f"{d.name[:25]:<26}{len(d.layers):>7}  {d.placement[:11]:<12}{cells}")
+        lines.append(f"{d.name[:23]:<24}{len(d.layers):>7}  {d.placement[:11]:<12}{cells}")
     return "\n".join(lines)
