@@ -85,7 +85,7 @@ def perturb_(module: nn.Module, *, scale: float = 0.1, seed: int = 1) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter += (scale * noise).to(parameter)
+        parameter.add_((scale * noise).to(parameter))
 
 
 def some_tokens(batch: int = 3, time: int = 7, *, seed: int = 2) -> Tensor:
@@ -141,7 +141,8 @@ def shapes_and_dtypes(config: SchemeConfig) -> None:
                 f"logits for {batch} x {time} tokens in {dtype} are {tuple(logits.shape)}, {logits.dtype}",
             )
             expect(bool(logits.isfinite().all()), f"logits in {dtype} are not finite")
-    for changes in ({"ffn": "none", "depth": 8}, {"norm": "layernorm", "bias": True}):
+    variants: tuple[dict[str, Any], ...] = ({"ffn": "none", "depth": 8}, {"norm": "layernorm", "bias": True})
+    for changes in variants:
         logits = tiny_model(config, **changes)(some_tokens())
         expect(bool(logits.isfinite().all()), f"logits with {changes} are not finite")
 

@@ -1,0 +1,1 @@
+"""Closed forms, each checked against numbers in float64."""

@@ -1,0 +1,281 @@
+"""One training loop for every task and scheme: resumable bit for bit, with divergence as an outcome, not a crash.
+
+On disk, in `runs/<experiment>/<run>/`: log.jsonl, checkpoint/, and summary.json, which is written last. Data come from
+a generator whose state is part of the checkpoint; the log is cut back to the checkpoint when a killed run goes on, so
+that a resumed log equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from normlab.config import Config
+from normlab.files import write_json
+from normlab.report.terminal import finite, progress
+from normlab.tasks import IGNORE, Batch, Task
+from normlab.training import checkpoint, optim
+from normlab.training.averaging import BEMA
+from normlab.training.record import Log, provenance
+from normlab.training.schedule import Schedule
+
+WEIGHTS = ("raw", "ema", "bema")
+Evaluate = Callable[[nn.Module], dict[str, Any]]
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+class AverageConfig(Config):
+    """EMA and BEMA of the run (see `averaging`)."""
+
+    kappa: float = Field(default=0.5, ge=0)
+    eta: float = Field(default=0.2, ge=0)
+    rho: float = Field(default=10.0, gt=0)
+    gamma: float = Field(default=1.0, ge=0)
+    burn_in: int = Field(default=0, ge=0)
+    every: int = Field(default=10, ge=1)
+
+
+class TrainConfig(Config):
+    """Everything about a run but the model and the task."""
+
+    what: ClassVar[str] = "training"
+
+    steps: int = Field(default=1000, ge=1)
+    batch: int = Field(default=64, ge=1)
+    length: int = Field(default=32, ge=1)
+    seed: int = Field(default=0, ge=0)
+    lr: float = Field(default=1e-3, gt=0)
+    schedule: Schedule = Schedule(warmup=100)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    clip: float | None = Field(default=1.0, gt=0)
+    accumulate: int = Field(default=1, ge=1)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    average: AverageConfig = AverageConfig()
+    log_every: int = Field(default=50, ge=1)
+    evaluate_every: int | None = Field(default=None, ge=1, description="null: at the end only")
+    checkpoint_every: int = Field(default=500, ge=1)
+    diverged_above: float = Field(default=5.0, gt=1, description="times log(vocabulary), for `patience` steps")
+    patience: int = Field(default=20, ge=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.schedule.warmup > self.steps:
+            raise ValueError(
+                f"schedule.warmup: {self.schedule.warmup} steps of warm-up do not fit into {self.steps} steps"
+            )
+        return self
+
+
+def cross_entropy(logits: Tensor, batch: Batch, *, exact: bool) -> Tensor:
+    """Mean over scored prefixes, against the sampled target or the exact law."""
+    if not exact:
+        return F.cross_entropy(logits.flatten(0, -2), batch.targets.flatten(), ignore_index=IGNORE)
+    assert batch.law is not None
+    scored = (batch.targets != IGNORE).sum()
+    law = batch.law.to(logits.dtype)
+    return -(law * logits.log_softmax(-1)).sum() / scored
+
+
+class Trainer:
+    """`run()` trains to the end, or to wherever the machine lets it; called again it goes on from there.
+
+    `evaluate(model)` returns plain values and is called for raw, EMA and BEMA weights. `loss(model, batch)` replaces
+    the forward pass (the minimal model's fast path).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        config: TrainConfig,
+        folder: str | Path,
+        *,
+        evaluate: Evaluate | None = None,
+        loss: Loss | None = None,
+        quiet: bool = False,
+    ) -> None:
+        task.check(config.batch, config.length)
+        self.model, self.task, self.config, self.folder = model, task, config, Path(folder)
+        self.evaluate, self.loss, self.quiet = evaluate, loss or self._loss, quiet
+        self.device = next(model.parameters()).device
+        self.optimizer = optim.adamw(
+            model, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+        )
+        self.average = BEMA(model, **config.average.to_dict())
+        self.data = torch.Generator().manual_seed(config.seed)
+        self.step, self.seconds, self.high = 0, 0.0, 0
+        self.status = "running"
+        self.last: dict[str, Any] = {}
+        self.threshold = config.diverged_above * math.log(max(task.vocab_size, 2))
+
+    # -- the run ---------------------------------------------------------------------------------------------------
+    def run(self) -> dict[str, Any]:
+        """Train and return the summary (also in summary.json). Raises KeyboardInterrupt after saving on Ctrl-C."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log = Log(self.folder / "log.jsonl")
+        self._resume()
+        self.log.open()
+        try:
+            with _stop_signals() as stopped:
+                self._train(stopped)
+            if stopped:
+                raise KeyboardInterrupt
+            return self._finish()
+        finally:
+            self.log.close()
+
+    def _train(self, stopped: list[int]) -> None:
+        config = self.config
+        left = range(self.step, config.steps)
+        begun = time.monotonic() - self.seconds
+        self.model.train()
+        for _ in progress(left, what=f"{self.folder.name}: training", quiet=self.quiet or not left):
+            self.last = self._one()
+            self.seconds = time.monotonic() - begun
+            self._watch()
+            if self.step % config.log_every == 0 or self.step == config.steps or self.status == "diverged":
+                self.log.write({"kind": "train", **self.last, "seconds": round(self.seconds, 3)})
+            if config.evaluate_every and self.step % config.evaluate_every == 0 and self.step < config.steps:
+                self.log.write({"kind": "evaluation", "step": self.step, "weights": self.scores()})
+            if stopped or (self.step % config.checkpoint_every == 0 and self.step < config.steps):
+                self.save()
+            if stopped or self.status == "diverged":
+                return
+
+    def _one(self) -> dict[str, Any]:
+        """One optimizer step."""
+        config = self.config
+        self.step += 1
+        rate = config.lr * config.schedule.factor(self.step, config.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for _ in range(config.accumulate):
+            batch = self._batch()
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+                loss = self.loss(self.model, batch)
+            (loss / config.accumulate if config.accumulate > 1 else loss).backward()
+            total += loss.item() / config.accumulate
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf).item()
+        if math.isfinite(total) and math.isfinite(norm):  # else the weights stay as they last were
+            self.optimizer.step()
+            if callable(after := getattr(self.model, "after_step_", None)):
+                after()
+            self.average.update(self.step)
+        return {"step": self.step, "loss": total, "grad_norm": norm, "lr": rate}
+
+    def _batch(self) -> Batch:
+        batch = self.task.sample(self.config.batch, self.config.length, self.data)
+        if self.device.type == "cpu":
+            return batch
+        law = None if batch.law is None else batch.law.to(self.device, torch.float32)
+        return Batch(batch.tokens.to(self.device), batch.targets.to(self.device), law)
+
+    def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return cross_entropy(model(batch.tokens), batch, exact=self.task.targets == "exact")
+
+    def _watch(self) -> None:
+        """Divergence: a loss or gradient that is no number, or a loss far above chance for many steps on end."""
+        loss, norm = self.last["loss"], self.last["grad_norm"]
+        self.high = self.high + 1 if loss > self.threshold else 0
+        if not (math.isfinite(loss) and math.isfinite(norm)) or self.high >= self.config.patience:
+            self.status = "diverged"
+
+    def scores(self) -> dict[str, Any]:
+        """The evaluation of raw, EMA and BEMA weights."""
+        if self.evaluate is None:
+            return {}
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                result = {"raw": self.evaluate(self.model)}
+                for kind in self.average.kinds:
+                    with self.average.averaged(kind):
+                        result[kind] = self.evaluate(self.model)
+        finally:
+            self.model.train()
+        return result
+
+    def _finish(self) -> dict[str, Any]:
+        if self.status != "diverged":
+            self.status = "finished"
+            self.save()
+        summary = {
+            "status": self.status,
+            **self.last,
+            "seconds": round(self.seconds, 3),
+            "weights": self.scores(),
+            **provenance(self.device, self.config.seed),
+        }
+        self.log.write({"kind": "end", "step": self.step, "status": self.status})
+        write_json(self.folder / "summary.json", finite(summary))
+        return finite(summary)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+
+    def save(self) -> None:
+        """Everything that the next step depends on, and where the log stood."""
+        groups = {
+            "model": self._tensors(),
+            "optimizer": optim.moments(self.optimizer),
+            "average": self.average.tensors(),
+            "random": {"data": self.data.get_state(), "torch": torch.get_rng_state()},
+        }
+        state = {"high": self.high, "seconds": self.seconds, "log": self.log.sync(), "last": finite(self.last)}
+        checkpoint.save(self.folder / "checkpoint", self.step, groups, state)
+
+    @torch.no_grad()
+    def _resume(self) -> None:
+        found = checkpoint.latest(self.folder / "checkpoint")
+        if found is None:
+            self.log.cut(0)
+            return
+        weights = found.group("model")
+        for name, tensor in self._tensors().items():
+            tensor.copy_(weights[name])
+        optim.load_moments(self.optimizer, found.group("optimizer"))
+        self.average.load_tensors(found.group("average"), found.step)
+        random = found.group("random")
+        self.data.set_state(random["data"])
+        torch.set_rng_state(random["torch"])
+        self.step, self.last = found.step, found.state["last"]
+        self.high, self.seconds = found.state["high"], found.state["seconds"]
+        self.log.cut(found.state["log"])
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM become a mark that the loop sees between two steps; a second one stops at once."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,50 @@
+"""AdamW with decoupled decay on weight matrices only."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def decayed(model: nn.Module) -> dict[str, bool]:
+    """Which trainable parameters decay: matrices do; norms, gains, biases and all that the scheme owns do not.
+
+    The scheme holds the residual path (gains, mixing matrices, depth queries): decaying those pulls the path itself
+    towards zero, whatever their number of dimensions.
+    """
+    scheme = getattr(model, "scheme", None)
+    owned = {id(p) for p in scheme.parameters()} if isinstance(scheme, nn.Module) else set()
+    return {name: p.ndim >= 2 and id(p) not in owned for name, p in model.named_parameters() if p.requires_grad}
+
+
+def adamw(
+    model: nn.Module,
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    weight_decay: float = 0.1,
+) -> torch.optim.AdamW:
+    """The optimizer of every run here; fused where torch has it."""
+    decays = decayed(model)
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups = [
+        {"params": [named[n] for n in named if decays[n]], "weight_decay": weight_decay},
+        {"params": [named[n] for n in named if not decays[n]], "weight_decay": 0.0},
+    ]
+    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in named.values())
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=eps, fused=fused)
+
+
+def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as flat tensors, for a checkpoint."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}/{key}": torch.as_tensor(value) for index, row in state.items() for key, value in row.items()}
+
+
+def load_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    rows: dict[int, dict[str, Tensor]] = {}
+    for path, value in tensors.items():
+        index, key = path.split("/", 1)
+        rows.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": rows})
