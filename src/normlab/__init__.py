@@ -23,7 +23,20 @@ _EXPORTS = {
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
 }
-_MODULES = ("config", "errors", "model", "probes", "report", "schemes", "testing")
+_MODULES = (
+    "config",
+    "dynamics",
+    "errors",
+    "experiments",
+    "model",
+    "probes",
+    "report",
+    "schemes",
+    "tasks",
+    "testing",
+    "theory",
+    "training",
+)
 # Rooms that need an optional package: `nl.hf`, `nl.lightning`. Not in __all__, so that a star import needs neither.
 _OPTIONAL = {"hf": "normlab.integrations.hf_trainer", "lightning": "normlab.integrations.lightning"}
 
