@@ -100,6 +100,26 @@ def test_token_ids_instead_of_text(llama, tmp_path, capsys):
     assert diagnose(llama, "--tokens", ids, "--no-html", out=tmp_path) == 0
 
 
+def test_a_run_of_our_own(tmp_path, capsys):
+    import normlab as nl
+    from normlab.training import checkpoint
+
+    config = nl.TransformerConfig(vocab_size=40, dim=32, depth=3, heads=4, scheme="peri_norm", max_length=128)
+    model = nl.Transformer(config)
+    folder = tmp_path / "run"
+    checkpoint.save(folder / "checkpoint", 7, {"model": model.state_dict()}, {})
+    (folder / "config.yaml").write_text(config.to_yaml())
+    ids = tmp_path / "ids.txt"
+    ids.write_text(" ".join(map(str, torch.randint(0, 40, (200,)).tolist())))
+    assert diagnose(folder, "--tokens", ids, "--json", out=tmp_path / "out") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["placement"] == "peri_norm"
+    assert found["notes"] == ["normlab run, step 7"]
+    assert found["layers"][2]["norm"] > 0
+    assert diagnose(folder, out=tmp_path / "out") == 2
+    assert "pass token ids with --tokens" in capsys.readouterr().err
+
+
 def test_nan_weights_are_a_verdict_not_a_crash(text, tmp_path, capsys):
     model = save_model(tmp_path / "nan")
     with torch.no_grad():

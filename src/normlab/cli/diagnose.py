@@ -18,7 +18,7 @@ Models = Annotated[
     list[str],
     typer.Argument(
         metavar="MODEL...",
-        help="A Hugging Face id, a model folder, a .gguf file, or package:NAME for weights in an installed package.",
+        help="A Hugging Face id, a model folder, a .gguf file, a normlab run, or package:NAME (an installed package).",
     ),
 ]
 Text = Annotated[
@@ -94,6 +94,7 @@ def _one(
 ) -> Diagnosis:
     import torch
 
+    from normlab.cli._runs import is_run, load_run
     from normlab.errors import UnsupportedError
     from normlab.probes.diagnose import diagnose
     from normlab.probes.loading import load
@@ -101,7 +102,7 @@ def _one(
 
     stages = Stages(source)
     stages("loading", 0, 0)
-    loaded = load(source, **safety)
+    loaded = load_run(source) if is_run(source) else load(source, **safety)
     if getattr(loaded.model, "main_input_name", "input_ids") != "input_ids":
         raise UnsupportedError(
             f"{loaded.name} reads {loaded.model.main_input_name}, not text; call nl.diagnose(model, batches) in Python"
@@ -110,7 +111,9 @@ def _one(
     headless = type(loaded.model).__name__.endswith("Model")  # its loss compares windows with each other
     length, count = shape[0], shape[1] or (32 if headless else 8)
     rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
-    batches = [{"input_ids": part.to(device)} for part in rows.split(8)]
+    batches: list[Any] = [part.to(device) for part in rows.split(8)]
+    if hasattr(loaded.model, "main_input_name"):  # transformers' models want names, ours a tensor
+        batches = [{"input_ids": part} for part in batches]
     mask = getattr(loaded.tokenizer, "mask_token_id", None)
     result = diagnose(loaded.model.to(device), batches, name=loaded.name, mask_id=mask, progress=stages, **options)
     result.notes += loaded.notes

@@ -29,7 +29,7 @@ def column(d: Diagnosis, key: str) -> list[Any]:
 
 def per_layer(diagnoses: list[Diagnosis], keys: dict[str, str], y: str, *, log: bool = False) -> Figure | None:
     """One line per model and key; None if nothing of it was measured."""
-    data = []
+    data: list[dict[str, Any]] = []
     for number, d in enumerate(diagnoses):
         for dash, (key, label) in zip(("solid", "dot", "dashdot"), keys.items(), strict=False):
             if any(value is not None for value in column(d, key)):

@@ -44,7 +44,9 @@ class SchemeLayout(Layout):
             by_layer[site.layer].append(site.index)
         self.groups = [by_layer[layer] for layer in sorted(by_layer)]
         branches: Any = model.branches
-        layers = [(f"layer {i}", nn.ModuleList(branches[s] for s in group)) for i, group in enumerate(self.groups)]
+        layers: list[tuple[str, nn.Module]] = [
+            (f"layer {i}", nn.ModuleList(branches[s] for s in group)) for i, group in enumerate(self.groups)
+        ]
         row = Row(type(self.scheme).__name__, tuple(Branch(s.kind, "") for s in self.sites[: len(self.groups[0])]))
         super().__init__(model, layers, {id(layer): row for _, layer in layers})
 
