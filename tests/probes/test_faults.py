@@ -6,9 +6,11 @@ import math
 import pytest
 import torch
 import transformers
+from scipy import stats
 from torch import nn
 
 from normlab.probes.diagnose import diagnose
+from normlab.probes.losses import Loss
 
 DEPTH, WIDTH, VOCABULARY = 6, 48, 97
 MIDDLE = 3
@@ -258,3 +260,70 @@ def test_a_planted_fault_is_found(name, fault):
         assert 0 not in verdict.layers
     for text in (verdict.title, verdict.why, verdict.advice, verdict.normal):
         assert text
+
+
+# -- wasted layers: confirmed by skipping ---------------------------------------------------------------------------
+def own_predictions(model):
+    """A loss on which every working layer counts: predict what the whole model predicts, with sharp logits."""
+    with torch.no_grad():
+        whole = tokens()
+        targets = model(input_ids=whole).logits.argmax(-1)
+
+    def agreement(model, batch):
+        ids = batch["input_ids"]
+        places = [next(i for i, row in enumerate(whole) if torch.equal(row, one)) for one in ids]
+        logits = 8 * model(input_ids=ids).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets[places].flatten())
+
+    return Loss("agreement", agreement, chance=math.log(VOCABULARY))
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_a_layer_that_does_nothing_is_confirmed_as_wasted(name):
+    model = healthy(name)
+    with torch.no_grad():
+        for part in (Parts(model).ffn_out(MIDDLE), Parts(model).attention_out(MIDDLE)):
+            for parameter in part.parameters():
+                parameter *= 0.02  # alive (above the limit of a dead branch), and useless
+    found = run(model, loss=own_predictions(model), attention=False)
+    verdict = found.verdict("wasted_layers")
+    assert verdict is not None, found.causal["change"]
+    assert set(verdict.layers) == {MIDDLE}
+    assert found.verdict("dead_branches") is None
+    assert found.causal["informative"]
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_layers_that_work_are_not_called_wasted(name):
+    model = healthy(name)
+    found = run(model, loss=own_predictions(model), attention=False)
+    assert found.verdict("wasted_layers") is None, found.causal["change"]
+    assert found.causal["correlation"]["block_influence"] == pytest.approx(
+        stats.spearmanr([row["block_influence"] for row in found.layers], found.causal["change"]).statistic
+    )
+
+
+def test_a_model_at_chance_has_no_wasted_layers():
+    model = gpt2().eval()
+    found = run(model, attention=False)
+    assert not found.causal["informative"]
+    assert found.verdict("wasted_layers") is None
+
+
+def test_dilution_is_found_in_a_deep_stream_that_outgrows_its_branches():
+    """64 pre-norm layers whose embedding is large: late branches are small corrections."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=48, num_attention_heads=4, intermediate_size=96,
+        initializer_range=0.12,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for layer in model.model.layers[8:]:  # the first layers are strong, the rest as small as at a GPT-2 start
+            layer.mlp.down_proj.weight *= 0.2
+            layer.self_attn.o_proj.weight *= 0.2
+    found = diagnose(model, [{"input_ids": tokens()}], skips=False, attention=False)
+    assert found.verdict("pre_norm_dilution") is not None, (
+        found.summary["early_contribution"],
+        found.summary["late_contribution"],
+    )

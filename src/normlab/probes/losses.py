@@ -53,6 +53,8 @@ def with_ids(batch: Any, ids: Tensor) -> Any:
 
 def pick(loss: Any, model: nn.Module, batch: Any, *, mask_id: int | None = None, seed: int = 0) -> Loss | None:
     """The loss that is asked for, or the one that this model was made for."""
+    if isinstance(loss, Loss):
+        return loss
     if callable(loss):
         return Loss(getattr(loss, "__name__", type(loss).__name__), loss)
     if loss not in NAMES:
