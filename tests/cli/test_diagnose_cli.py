@@ -120,6 +120,16 @@ def test_a_run_of_our_own(tmp_path, capsys):
     assert "pass token ids with --tokens" in capsys.readouterr().err
 
 
+def test_the_encoder_of_t5(text, tmp_path, capsys):
+    config = transformers.T5Config(vocab_size=40, d_model=32, num_layers=3, num_heads=4, d_kv=8, d_ff=48)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
+    save_tokenizer(tmp_path / "t5")
+    assert diagnose(tmp_path / "t5", "--text", text, "--json", out=tmp_path / "out") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["layers"]) == 3
+    assert "the encoder alone was read" in found["notes"]
+
+
 def test_nan_weights_are_a_verdict_not_a_crash(text, tmp_path, capsys):
     model = save_model(tmp_path / "nan")
     with torch.no_grad():
@@ -148,6 +158,10 @@ def bad(llama, text, tmp_path):
     (remote / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
     small = tmp_path / "small"
     save_model(small, vocabulary=20)
+    bart = tmp_path / "bart"
+    shape = {"vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
+    ffn = {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    transformers.BartModel(transformers.BartConfig(**shape, **ffn)).save_pretrained(bart)
     numbers = tmp_path / "numbers.txt"
     numbers.write_text("1 2 three")
     return {
@@ -164,6 +178,7 @@ def bad(llama, text, tmp_path):
         "unknown loss": ([llama, "--text", text, "--loss", "causel"], "did you mean 'causal'?"),
         "bad tokens": ([llama, "--tokens", numbers], "cannot read token ids"),
         "unknown package": (["package:no-such-thing", "--text", text], "is not installed here"),
+        "two texts": ([bart, "--text", text], "is an encoder-decoder (bart)"),
         "unknown id": (["no-such-user/no-such-model", "--text", text], "could not be loaded"),
         "no device": ([llama, "--text", text, "--device", "tpu"], "unknown device"),
     }  # fmt: skip

@@ -39,6 +39,7 @@ class Plan:
     attention: bool = True
     lengths: tuple[int, ...] | None = None  # None: 64, 128, ... up to the limit of the model and of the text
     longest: int = 1024
+    gradient_tokens: int = 1024
     skips: bool = True
     skip_tokens: int = 512
     seed: int = 0
@@ -86,7 +87,7 @@ def diagnose(
         value = math.nan
         if loss is not None:
             say("gradients", 0, 0)
-            found, value = gradients.measure(layout, batches, loss)
+            found, value = gradients.measure(layout, _some(batches, plan.gradient_tokens, loss), loss)
             _join(rows, found)
         causal = None
         if loss is not None and plan.skips:
@@ -166,14 +167,14 @@ def _attention(layout: Layout, batches: list[Any], rows: list[dict[str, Any]], p
 
 
 def _texts(model: nn.Module, batches: list[Any], plan: Plan) -> list[Tensor]:
-    """Token ids [1 or 2, n] for each length n, cut from all batches laid end to end."""
+    """Token ids [1, n] ([2, n] up to 256) for each length n, cut from all batches laid end to end."""
     parts = [ids for ids in (token_ids(batch) for batch in batches) if ids is not None]
     if not parts:
         return []
     ids = torch.cat([part.flatten() for part in parts])
     limit = min(len(ids), plan.longest, position_limit(model) or plan.longest)
     wanted = plan.lengths or [64 << k for k in range(20) if 64 << k <= limit]
-    return [ids[: n * max(1, min(2, len(ids) // n))].reshape(-1, n) for n in wanted if n <= limit]
+    return [ids[: n * (2 if n <= 256 and len(ids) >= 2 * n else 1)].reshape(-1, n) for n in wanted if n <= limit]
 
 
 def _at_length(layout: Layout, batch: Any, ids: Tensor, plan: Plan) -> dict[str, Any]:
@@ -207,6 +208,17 @@ def _skips(
 
         effects.append(skip_layers(layout, part, loss, runs=runs, track=track))
     return causal_report(effects, loss.chance)
+
+
+def _some(batches: list[Any], tokens: int, loss: Loss) -> list[Any]:
+    """Whole windows, about so many tokens; a contrastive batch is not cut, because its windows are its negatives."""
+    ids = token_ids(batches[0])
+    if ids is None or (isinstance(batches[0], dict) and "labels" in batches[0]):
+        return batches
+    rows = max(1, tokens // ids.shape[1])
+    if loss.name == "contrastive" or rows >= len(ids):
+        return batches[: max(1, rows // len(ids))]
+    return [with_ids(batches[0], ids[:rows])]
 
 
 def _skip_batches(batches: list[Any], loss: Loss, plan: Plan) -> list[Any]:

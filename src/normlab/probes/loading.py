@@ -100,7 +100,7 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
             config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=remote_code)
             if getattr(config, "auto_map", None) and not remote_code:
                 raise UnsupportedError(_remote(source))
-            automatic = getattr(transformers, _auto_class(config))
+            automatic = getattr(transformers, _auto_class(config, source))
             model = automatic.from_pretrained(
                 source, config=config, trust_remote_code=remote_code, dtype=torch.float32,
                 use_safetensors=None if allow_pickle else True,
@@ -111,7 +111,8 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
         if "trust_remote_code" in str(error):
             raise UnsupportedError(_remote(source)) from None
         raise InputError(f"{source!r} could not be loaded as a Hugging Face model: {_first_line(error)}") from None
-    return Loaded(name, model.eval(), _tokenizer(transformers, source))
+    notes = ["the encoder alone was read"] if getattr(config, "is_encoder_decoder", False) else []
+    return Loaded(name, model.eval(), _tokenizer(transformers, source), notes)
 
 
 def _remote(source: str) -> str:
@@ -121,8 +122,16 @@ def _remote(source: str) -> str:
     )
 
 
-def _auto_class(config: Any) -> str:
-    """The head that the checkpoint was saved with: it decides which loss is real."""
+def _auto_class(config: Any, source: str) -> str:
+    """The head that the checkpoint was saved with: it decides which loss is real. Of T5, the encoder is read."""
+    if getattr(config, "is_encoder_decoder", False):
+        encoders = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+        if config.model_type not in encoders:
+            raise UnsupportedError(
+                f"{source!r} is an encoder-decoder ({config.model_type}), which needs two texts; load it yourself and "
+                "call nl.diagnose(model, batches)"
+            )
+        return encoders[config.model_type]
     saved = (getattr(config, "architectures", None) or [""])[0]
     if saved.endswith(("ForCausalLM", "LMHeadModel")):
         return "AutoModelForCausalLM"
