@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from normlab.errors import InputError
 from normlab.model.config import TransformerConfig
 from normlab.model.linear import Linear
 from normlab.model.positions import rotate
@@ -27,7 +28,14 @@ class Cache:
         shape = (batch, config.kv_heads or config.heads, length, config.size_of_head)
         self.keys = [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.depth)]
         self.values = [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.depth)]
-        self.capacity, self.length = length, 0
+        self.batch, self.capacity, self.length = batch, length, 0
+
+    def check(self, *, batch: int, length: int) -> None:
+        """Do `length` tokens of `batch` sequences fit?"""
+        if batch != self.batch:
+            raise InputError(f"a cache made for a batch of {self.batch} does not serve a batch of {batch}")
+        if length > self.capacity:
+            raise InputError(f"{length} tokens do not fit into a cache made for {self.capacity}")
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         end = self.length + key.shape[2]

@@ -21,7 +21,7 @@ from normlab.errors import InputError
 from normlab.model.attention import Attention, Cache, Pass
 from normlab.model.config import TransformerConfig
 from normlab.model.ffn import FeedForward
-from normlab.model.generate import generate
+from normlab.model.generate import generate, prefill
 from normlab.model.linear import Embedding, Linear
 from normlab.model.positions import rope_table, sinusoidal
 from normlab.schemes import Branch, DepthMixing, Frame, depth_mixing
@@ -93,22 +93,33 @@ class Transformer(nn.Module):
         start = 0 if cache is None else cache.length
         self._check(tokens, start, cache)
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        shared = Pass(cache=cache, padding=None if attention_mask is None else attention_mask.bool())
-        if self.config.positions == "rope":
-            shared.rope = rope_table(positions, self.config.size_of_head, self.config.rope_theta)
+        shared = self.new_pass(positions, attention_mask=attention_mask, cache=cache)
         stream = self.scheme.open(self.embed(tokens, positions))
-        per_layer = len(self.sites) // self.config.depth
-        for first in range(0, len(self.sites), per_layer):
-            if self.checkpointing and torch.is_grad_enabled():
-                stream = checkpoint(self._layer, stream, shared, first, per_layer, use_reentrant=False)
-            else:
-                stream = self._layer(stream, shared, first, per_layer)
+        stream = self.run(stream, shared, 0, len(self.sites))
         if cache is not None:
             cache.length += tokens.shape[1]
         return self.scheme.close(stream)
 
-    def _layer(self, stream: Stream, shared: Pass, first: int, count: int) -> Stream:
-        for site, branch in zip(self.sites[first : first + count], self.branches[first : first + count], strict=True):
+    def new_pass(self, positions: Tensor, *, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Pass:
+        """What the branches of one forward pass share."""
+        shared = Pass(cache=cache, padding=None if attention_mask is None else attention_mask.bool())
+        if self.config.positions == "rope":
+            shared.rope = rope_table(positions, self.config.size_of_head, self.config.rope_theta)
+        return shared
+
+    def run(self, stream: Stream, shared: Pass, first: int, last: int) -> Stream:
+        """Branches first .. last - 1: the whole model, or a pipeline stage, which may begin or end inside a layer."""
+        per_layer = len(self.sites) // self.config.depth
+        for start in range(first, last, per_layer):
+            end = min(start + per_layer, last)
+            if self.checkpointing and torch.is_grad_enabled():
+                stream = checkpoint(self._layer, stream, shared, start, end, use_reentrant=False)
+            else:
+                stream = self._layer(stream, shared, start, end)
+        return stream
+
+    def _layer(self, stream: Stream, shared: Pass, first: int, last: int) -> Stream:
+        for site, branch in zip(self.sites[first:last], self.branches[first:last], strict=True):
             x, carry = self.scheme.read(stream, site)
             stream = self.scheme.write(stream, self._drop(branch(x, shared)), carry, site)
         return stream
@@ -141,14 +152,19 @@ class Transformer(nn.Module):
     def _check(self, tokens: Tensor, start: int, cache: Cache | None) -> None:
         if tokens.dim() != 2:
             raise InputError(f"tokens are [batch, time]; these have the shape {tuple(tokens.shape)}")
+        if tokens.device != self.embedding.weight.device:
+            raise InputError(
+                f"the tokens are on {tokens.device} and the model on {self.embedding.weight.device}: "
+                "move one of them, for example tokens.to(model.embedding.weight.device)"
+            )
         length = start + tokens.shape[1]
         if self.position is not None and length > self.config.max_length:
             raise InputError(
                 f"a sequence of {length} tokens is longer than the {self.config.max_length} learned positions; "
                 "raise max_length or shorten the sequence"
             )
-        if cache is not None and length > cache.capacity:
-            raise InputError(f"{length} tokens do not fit into a cache made for {cache.capacity}")
+        if cache is not None:
+            cache.check(batch=len(tokens), length=length)
 
     def _outside(self, tokens: Tensor) -> str:
         return (
@@ -158,6 +174,7 @@ class Transformer(nn.Module):
 
     # -- generation and accounting -----------------------------------------------------------------------------------
     generate = generate
+    prefill = prefill
 
     def new_cache(self, batch: int, length: int) -> Cache:
         weight = self.embedding.weight
