@@ -156,6 +156,17 @@ def test_sinks(tmp_path):
     assert lines[0]["gradient/total/norm"] > 0
 
 
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    sink = trackers.tensorboard(tmp_path)
+    sink(3, {"stream/mean/norm": 1.5})
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("stream/mean/norm")] == [(3, 1.5)]
+
+
 def _ddp_worker(rank, world, folder):
     import torch.distributed as dist
 

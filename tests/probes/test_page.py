@@ -37,6 +37,7 @@ def test_theory_is_beside_the_measurement(found):
     text = build_page([found]).render()
     assert "if branches were orthogonal" in text
     assert "lower bound" in text
+    assert "random weights predict 0.5" in text
     assert "attention alone, Q = K = V = I" in text
 
 

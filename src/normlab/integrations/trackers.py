@@ -25,8 +25,10 @@ def jsonl(path: str | Path) -> Sink:
 
 
 def tensorboard(folder: str | Path) -> Sink:
-    board = require("torch.utils.tensorboard", extra="trackers", purpose="writing TensorBoard events")
-    writer = board.SummaryWriter(str(folder))
+    require("tensorboard", extra="trackers", purpose="writing TensorBoard events")
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder))
 
     def sink(step: int, values: dict[str, float]) -> None:
         for key, value in values.items():

@@ -85,7 +85,27 @@ LINES: tuple[tuple[dict[str, str], str, bool, str], ...] = (
 )
 
 
+def growth_sentence(d: Diagnosis) -> str:
+    """The fitted exponents beside those that theory gives."""
+    measured, predicted = d.summary["growth_exponent"], d.theory.get("growth_exponent")
+    theory = "theory is silent on this placement" if predicted is None else f"random weights predict {predicted:g}"
+    text = f"{d.name}: the median token's norm grows as layer^{_number(measured)} ({theory})"
+    if d.lengths and len(d.lengths) > 1:
+        weight, output = d.summary["max_weight_exponent"], d.summary["output_exponent"]
+        text += (
+            f"; the largest attention weight falls as length^{_number(weight)} (-1 if attention only averages) and the "
+            f"output of attention goes as length^{_number(output)} (-0.5 if it averages independent values)"
+        )
+    return text + "."
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.2f}"
+
+
 def _plots(page: Page, diagnoses: list[Diagnosis]) -> None:
+    for d in diagnoses:
+        page.text(growth_sentence(d))
     drawn: list[tuple[Any, str]] = [
         (figures.norms(diagnoses), "Length of the residual stream. Where mean and median part, a few tokens are huge."),
         *((figures.per_layer(diagnoses, keys, y, log=log), caption) for keys, y, log, caption in LINES),

@@ -51,6 +51,9 @@ def _header(d: Diagnosis) -> list[str]:
     if d.loss:
         chance = f" (chance {d.loss['chance']:.3f})" if d.loss.get("chance") else ""
         lines.append(f"{d.loss['name']} loss {d.loss['value']:.3f}{chance}; {how['seconds']} s on {how['device']}")
+    predicted = d.theory.get("growth_exponent")
+    beside = f"; random weights predict {predicted:g}" if predicted is not None else ""
+    lines.append(f"median norm ~ layer^{_short(d.summary.get('growth_exponent'))}{beside}")
     return [piece for line in [*lines, *(f"note: {note}" for note in d.notes)] for piece in textwrap.wrap(line, WIDTH)]
 
 
