@@ -10,12 +10,11 @@ ABSOLUTE, RELATIVE = 100.0, 1000.0  # Sun et al. 2024: |x| > 100 and > 1000 x th
 
 def median_magnitude(x: Tensor, *, sample: int = 1 << 15) -> float:
     """Median of |x|; from an evenly spaced sample when x is large, because a median is a sort."""
-    flat = x.detach().abs().flatten().float()
+    flat = x.detach().flatten()
     if flat.numel() > sample:
         # An odd stride visits every coordinate: one that divides d would look at a single column.
-        stride = (flat.numel() // sample) | 1
-        flat = flat[::stride]
-    return float(flat.median())
+        flat = flat[:: (flat.numel() // sample) | 1]
+    return float(flat.float().abs().median())
 
 
 def top_magnitude(x: Tensor) -> tuple[float, int, int]:
