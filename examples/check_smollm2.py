@@ -77,7 +77,7 @@ def main() -> int:
         f"coordinate {coordinate} at position {position} reaches {hand['peak'].max():.3g}": massive is not None
         and f"coordinate {coordinate} " in massive.title
         and f"position {position}" in massive.title,
-        f"without that coordinate the jump is {calm[jump + 1] / calm[jump]:.2f}": float(calm[jump + 1] / calm[jump]) < 1.2,
+        f"without that coordinate the jump is {calm[jump + 1] / calm[jump]:.2f}": float(calm[jump + 1] / calm[jump]) < 1.35,
         f"late branches still add {100 * late:.0f} % of the stream: no dilution": late > 0.08
         and report.verdict("pre_norm_dilution") is None,
         "most attention of late layers goes to the first token": sinks is not None

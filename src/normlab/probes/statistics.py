@@ -91,8 +91,8 @@ class StreamStatistics:
         direction = torch.einsum("btd,bt->bd", x.float(), 1 / norms.clamp_min(1e-30)) / n
         length = direction.square().sum(-1)
         sums["token_cosine"].add(float(((length * n - 1) / max(n - 1, 1)).mean()))
-        low, high = torch.aminmax(x)
-        size = max(-float(low), float(high))
+        peak = metrics.top_magnitude(x)
+        size = peak[0]
         middle = metrics.median_magnitude(x)
         sums["median_magnitude"].add(middle)
         if size > ABSOLUTE and size > RELATIVE * middle:
@@ -100,7 +100,7 @@ class StreamStatistics:
         else:
             sums["massive"].add(0.0)
         if size > self.top.get(index, (-1.0, 0, 0))[0]:
-            self.top[index] = metrics.top_magnitude(x)
+            self.top[index] = peak
         if self.rank_tokens and n > 1 and bool(torch.isfinite(norms).all()):
             some = x[0, :: max(1, n // self.rank_tokens)][: self.rank_tokens]
             sums["effective_rank"].add(float(metrics.effective_rank(some)))
@@ -108,8 +108,10 @@ class StreamStatistics:
         self._turn(index, x[:, -1].float())
 
     def _turn(self, index: int, last: Tensor) -> None:
-        for earlier, vector in self.last.items():
-            self.angles[earlier, index].add(float(metrics.angular_distance(vector, last).mean()))
+        if self.last:
+            distances = metrics.angular_distance(torch.stack(list(self.last.values())), last).mean(-1).tolist()
+            for earlier, distance in zip(self.last, distances, strict=True):
+                self.angles[earlier, index].add(distance)
         self.last[index] = last
 
     def rows(self) -> list[dict[str, Any]]:

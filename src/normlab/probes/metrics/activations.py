@@ -19,10 +19,10 @@ def median_magnitude(x: Tensor, *, sample: int = 1 << 15) -> float:
 
 def top_magnitude(x: Tensor) -> tuple[float, int, int]:
     """(largest |x|, its token position, its coordinate) of x [batch, tokens, d]."""
-    size = x.detach().abs()
-    index = int(size.argmax())
-    d, tokens = x.shape[-1], x.shape[-2]
-    return float(size.flatten()[index]), index // d % tokens, index % d
+    peaks = x.detach().abs().amax(-1)  # an argmax over everything at once is several times slower
+    token = int(peaks.argmax())
+    row = x.detach().reshape(-1, x.shape[-1])[token]
+    return float(peaks.flatten()[token]), token % x.shape[-2], int(row.abs().argmax())
 
 
 def nonfinite(x: Tensor) -> int:
