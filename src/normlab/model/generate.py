@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normlab.errors import InputError
 from normlab.model.attention import Cache
@@ -59,15 +62,22 @@ def generate(
         raise InputError("a bidirectional model does not generate: build it with causal=True")
     if tokens.dim() != 2 or tokens.shape[1] == 0:
         raise InputError(f"generation needs a prompt of [batch, time >= 1]; this one is {tuple(tokens.shape)}")
-    if max_new_tokens < 0 or temperature < 0:
-        raise InputError(f"max_new_tokens ({max_new_tokens}) and temperature ({temperature}) must not be negative")
+    if max_new_tokens < 0 or not 0 <= temperature < math.inf:
+        raise InputError(
+            f"max_new_tokens ({max_new_tokens}) and temperature ({temperature}) must be finite and not negative"
+        )
+    if top_k is not None and top_k < 1:
+        raise InputError(f"top_k keeps at least one token, not {top_k}; None keeps all")
+    longest = model.config.max_length if model.position is not None else None
+    if longest is not None and tokens.shape[1] + max_new_tokens > longest:
+        raise InputError(
+            f"{tokens.shape[1]} tokens and {max_new_tokens} new ones are more than the {longest} learned positions"
+        )
     if prefill_chunk is not None and (prefill_chunk < 1 or not use_cache):
         raise InputError(
             f"prefill_chunk is {prefill_chunk} with use_cache={use_cache}: it is at least 1, and needs the cache"
         )
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         cache = model.new_cache(len(tokens), tokens.shape[1] + max_new_tokens) if use_cache else None
         fresh = tokens
         for _ in range(max_new_tokens):
@@ -78,8 +88,18 @@ def generate(
             fresh = _pick(model.logits(features)[:, -1].float(), temperature, top_k, generator)
             tokens = torch.cat((tokens, fresh), dim=1)
         return tokens
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode for a while; afterwards each part is in the mode that it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
     finally:
-        model.train(was_training)
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _pick(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
@@ -88,4 +108,5 @@ def _pick(logits: Tensor, temperature: float, top_k: int | None, generator: torc
     if top_k is not None:
         least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
-    return torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator)
+    logits = (logits - logits.amax(-1, keepdim=True)) / max(temperature, 1e-30)  # shifted first: no overflow
+    return torch.multinomial(torch.softmax(logits, -1), 1, generator=generator)
