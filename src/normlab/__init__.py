@@ -17,6 +17,8 @@ _EXPORTS = {
     "register": "normlab.schemes",
     "Transformer": "normlab.model",
     "TransformerConfig": "normlab.model",
+    "diagnose": "normlab.probes.diagnose",
+    "Monitor": "normlab.probes.monitor",
     "Cost": "normlab.model.cost",
     "cost": "normlab.model.cost",
     "Pipeline": "normlab.model.pipeline",
@@ -30,6 +32,7 @@ _MODULES = (
     "errors",
     "experiments",
     "model",
+    "probes",
     "report",
     "schemes",
     "tasks",
@@ -37,6 +40,8 @@ _MODULES = (
     "theory",
     "training",
 )
+# Rooms that need an optional package: `nl.hf`, `nl.lightning`. Not in __all__, so that a star import needs neither.
+_OPTIONAL = {"hf": "normlab.integrations.hf_trainer", "lightning": "normlab.integrations.lightning"}
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
 
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
     from normlab.model.cost import Cost as Cost
     from normlab.model.cost import cost as cost
     from normlab.model.pipeline import Pipeline as Pipeline
+    from normlab.probes.diagnose import diagnose as diagnose
+    from normlab.probes.monitor import Monitor as Monitor
     from normlab.schemes import SCHEMES as SCHEMES
     from normlab.schemes import register as register
     from normlab.schemes import scheme as scheme
@@ -59,6 +66,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_EXPORTS[name]), name)
     elif name in _MODULES:
         value = importlib.import_module(f"normlab.{name}")
+    elif name in _OPTIONAL:
+        value = importlib.import_module(_OPTIONAL[name])
     else:
         raise AttributeError(f"module 'normlab' has no attribute {name!r}")
     globals()[name] = value

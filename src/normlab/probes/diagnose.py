@@ -1,0 +1,293 @@
+"""Run everything on one model: identity check, streaming statistics, attention, gradients, causal skips, verdicts."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normlab.errors import InputError
+from normlab.probes import expected, gradients
+from normlab.probes.causal import causal_report, correlations, skip_layers
+from normlab.probes.diagnosis import Diagnosis
+from normlab.probes.loading import eager_attention
+from normlab.probes.locate import locate
+from normlab.probes.losses import Loss, call, pick, token_ids, with_ids
+from normlab.probes.roles import Row
+from normlab.probes.rules import judge
+from normlab.probes.statistics import AttentionStatistics, StreamStatistics
+from normlab.probes.summary import column, summarise
+from normlab.probes.texts import position_limit
+from normlab.probes.trace import Layout, slow_path, tracer, verify
+from normlab.probes.verdicts import Findings
+from normlab.probes.weights import duplicates, nonfinite_weights
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure. The defaults take about a minute for 125M parameters on a CPU."""
+
+    loss: Any = "auto"  # "causal", "masked", "contrastive", "none", or a function of (model, batch)
+    mask_id: int | None = None
+    attention: bool = True
+    lengths: tuple[int, ...] | None = None  # None: 64, 128, ... up to the limit of the model and of the text
+    longest: int = 1024
+    gradient_tokens: int = 1024
+    skips: bool = True
+    skip_tokens: int = 512
+    seed: int = 0
+
+
+def diagnose(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    name: str | None = None,
+    row: Row | None = None,
+    plan: Plan | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    **options: Any,
+) -> Diagnosis:
+    """Diagnose a live model on batches: token ids [batch, tokens], dicts of keyword arguments, or tuples.
+
+    >>> nl.diagnose(model, [tokens]).to_html("report.html")
+
+    `options` are fields of `Plan` (loss=, lengths=, skips=False, ...), `row` describes a layer that the table does not
+    know, `progress(stage, done, total)` is told how far it is. The model is put in eval mode for the time of
+    the call; its weights, gradients and mode are left as they were.
+    """
+    plan = plan or Plan(**options)
+    batches = list(batches)
+    if not batches:
+        raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
+    say = progress or _silent
+    start = time.perf_counter()
+    with _prepared(model):
+        small = _first_rows(batches[0])
+        layout = locate(model, lambda: call(model, small), row=row)
+        say("checking the residual identity", 0, 0)
+        errors = verify(layout, lambda: call(model, small))
+        say("streaming statistics", 0, 0)
+        stream = _stream(layout, batches)
+        rows = stream.rows()
+        broken = nonfinite_weights(model)
+        healthy = not broken and not any(r["nonfinite"] for r in rows)
+        lengths: list[dict[str, Any]] = []
+        if plan.attention and healthy:
+            say("attention", 0, 0)
+            lengths = _attention(layout, batches, rows, plan)
+        loss = pick(plan.loss, model, batches[0], mask_id=plan.mask_id, seed=plan.seed) if healthy else None
+        value = math.nan
+        if loss is not None:
+            say("gradients", 0, 0)
+            found, value = gradients.measure(layout, _some(batches, plan.gradient_tokens, loss), loss)
+            _join(rows, found)
+        causal = None
+        if loss is not None and plan.skips:
+            causal = _skips(layout, batches, loss, stream, plan, say)
+            _join(rows, [{"layer": i, "skip_loss_change": value} for i, value in enumerate(causal["change"])])
+            causal["correlation"] = correlations(rows, causal["change"])
+    summary = summarise(rows, lengths)
+    alike = [value for value in column(rows, "homogenisation") if value == value]
+    findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal, alike)
+    return Diagnosis(
+        name=name or type(model).__name__,
+        architecture=type(layout.layers[0][1]).__name__,
+        placement=layout.placement,
+        inferred=layout.inferred,
+        identity_error=max(errors),
+        embedding=stream.embedding,
+        layers=rows,
+        summary=summary,
+        verdicts=judge(findings),
+        lengths=lengths,
+        angular=stream.angular_matrix(),
+        causal=causal,
+        loss={"name": loss.name, "value": value, "chance": loss.chance} if loss else None,
+        theory=_theory(layout, stream, rows),
+        how=_how(model, stream, batches, plan, time.perf_counter() - start),
+        notes=_notes(layout, loss, healthy),
+    )
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    """No progress is shown."""
+
+
+@contextmanager
+def _prepared(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no key-value cache, for the time of the block."""
+    modes = {module: module.training for module in model.modules()}
+    config = getattr(model, "config", None)
+    cached = getattr(config, "use_cache", None)
+    model.eval()
+    if cached:
+        config.use_cache = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        if cached:
+            config.use_cache = cached  # type: ignore[union-attr]
+
+
+def _first_rows(batch: Any, *, rows: int = 2, tokens: int = 64) -> Any:
+    """A small piece of a batch for the identity check: it is of the same kind, and every layer is still run."""
+    ids = token_ids(batch)
+    return batch if ids is None else with_ids(batch, ids[:rows, :tokens])
+
+
+def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
+    statistics = StreamStatistics()
+    with tracer(layout, statistics), torch.no_grad(), slow_path():
+        for batch in batches:
+            call(layout.model, batch)
+    return statistics
+
+
+def _attention(layout: Layout, batches: list[Any], rows: list[dict[str, Any]], plan: Plan) -> list[dict[str, Any]]:
+    """Weights at the batch's own length into the rows; then the means over layers against length."""
+    with eager_attention(layout.model):
+        first = AttentionStatistics()
+        with tracer(layout, first, weights=True), torch.no_grad(), slow_path():
+            call(layout.model, _first_rows(batches[0], tokens=1 << 30))
+        found = first.rows()
+        if not any("entropy" in row for row in found):
+            return []
+        _join(rows, found)
+        return [_at_length(layout, batches[0], text, plan) for text in _texts(layout.model, batches, plan)]
+
+
+def _texts(model: nn.Module, batches: list[Any], plan: Plan) -> list[Tensor]:
+    """Token ids [1, n] ([2, n] up to 256) for each length n, cut from all batches laid end to end."""
+    parts = [ids for ids in (token_ids(batch) for batch in batches) if ids is not None]
+    if not parts:
+        return []
+    ids = torch.cat([part.flatten() for part in parts])
+    limit = min(len(ids), plan.longest, position_limit(model) or plan.longest)
+    wanted = plan.lengths or [64 << k for k in range(20) if 64 << k <= limit]
+    return [ids[: n * (2 if n <= 256 and len(ids) >= 2 * n else 1)].reshape(-1, n) for n in wanted if n <= limit]
+
+
+def _at_length(layout: Layout, batch: Any, ids: Tensor, plan: Plan) -> dict[str, Any]:
+    statistics = AttentionStatistics()
+    with tracer(layout, statistics, weights=True), torch.no_grad(), slow_path():
+        call(layout.model, with_ids(batch, ids))
+    rows = statistics.rows()
+    names = ("entropy", "max_weight", "sink_mass", "attention_output_rms")
+    means = {name: sum(column(rows, name)) / len(rows) for name in names}
+    return {"length": ids.shape[1], **means, "layers": rows}
+
+
+def _skips(
+    layout: Layout,
+    batches: list[Any],
+    loss: Loss,
+    stream: StreamStatistics,
+    plan: Plan,
+    say: Callable[[str, int, int], None],
+) -> dict[str, Any]:
+    """Skip layers on several small batches, so that each effect has a standard error."""
+    parts = _skip_batches(batches, loss, plan)
+    runs = _candidates(stream.angular_matrix())
+    depth, effects = len(stream.rows()), []
+    for number, part in enumerate(parts):
+
+        def track(steps: range, done: int = number * depth) -> Iterator[int]:
+            for step in steps:
+                say("skipping layers", done + step, depth * len(parts))
+                yield step
+
+        effects.append(skip_layers(layout, part, loss, runs=runs, track=track))
+    return causal_report(effects, loss.chance)
+
+
+def _some(batches: list[Any], tokens: int, loss: Loss) -> list[Any]:
+    """Whole windows, about so many tokens; a contrastive batch is not cut, because its windows are its negatives."""
+    ids = token_ids(batches[0])
+    if ids is None or (isinstance(batches[0], dict) and "labels" in batches[0]):
+        return batches
+    rows = max(1, tokens // ids.shape[1])
+    if loss.name == "contrastive" or rows >= len(ids):
+        return batches[: max(1, rows // len(ids))]
+    return [with_ids(batches[0], ids[:rows])]
+
+
+def _skip_batches(batches: list[Any], loss: Loss, plan: Plan) -> list[Any]:
+    """Four batches of about `skip_tokens` / 4 tokens each; the contrastive loss needs whole batches of windows."""
+    ids = token_ids(batches[0])
+    if ids is None or loss.name == "contrastive" or (isinstance(batches[0], dict) and "labels" in batches[0]):
+        return batches[:4]
+    length = min(ids.shape[1], 128)
+    rows = max(1, plan.skip_tokens // length // 4)
+    windows = torch.cat([token_ids(batch)[:, :length] for batch in batches])[: 4 * rows]  # type: ignore[index]
+    return [with_ids(batches[0], part) for part in windows.split(rows)]
+
+
+def _candidates(angular: list[list[float | None]], *, tries: int = 3) -> list[tuple[int, int]]:
+    """Runs worth skipping: for n = 2, 4, 8 ... up to half of the depth, the starts with the least angular distance."""
+    depth, runs, length = len(angular), [], 2
+    while length <= depth // 2:
+        starts = [s for s in range(depth - length + 1) if angular[s][length - 1] is not None]
+        starts.sort(key=lambda s: angular[s][length - 1] or 0.0)
+        runs += [(start, length) for start in starts[:tries]]
+        length *= 2
+    return runs
+
+
+def _join(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
+    known = {row["layer"]: row for row in rows}
+    for row in more:
+        known[row["layer"]].update(row)
+
+
+def _theory(layout: Layout, stream: StreamStatistics, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    start = stream.embedding
+    low, high = expected.xiong_bounds(len(rows), stream.width)
+    sizes = [[row[key] for key in ("attention_norm", "ffn_norm") if key in row] for row in rows]
+    pre = layout.placement.startswith(("pre_norm", "peri_norm", "res_norm"))
+    tokens = max(2, stream.shape[1] if stream.shape else 2)
+    return {
+        "growth_exponent": expected.growth_exponent(layout.placement),
+        "xiong": {"low": low, "high": high} if layout.placement.startswith("pre_norm") else None,
+        "orthogonal": expected.orthogonal_sum(start["norm"], sizes) if pre else None,
+        "sphere_cosine": expected.sphere_cosine(layout.placement, start["token_cosine"], len(rows), tokens=tokens),
+    }
+
+
+def _how(model: nn.Module, stream: StreamStatistics, batches: list[Any], plan: Plan, seconds: float) -> dict[str, Any]:
+    parameter = next(model.parameters())
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "dtype": str(parameter.dtype).removeprefix("torch."),
+        "device": str(parameter.device),
+        "tokens": stream.tokens,
+        "batches": len(batches),
+        "window": stream.shape[1] if stream.shape else None,
+        "width": stream.width,
+        "seed": plan.seed,
+        "seconds": round(seconds, 1),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _notes(layout: Layout, loss: Loss | None, healthy: bool) -> list[str]:
+    notes = list(layout.notes)
+    if not healthy:
+        notes.append("attention, gradients and skips were left out: NaN or infinities are present")
+    elif loss is None:
+        notes.append("no loss fits this model and input, so gradients and skips were not measured; pass loss=")
+    if layout.mutated:
+        names = ", ".join(sorted(name or "the stream" for name in layout.mutated))
+        notes.append(f"changed in place by the model, so copied first: {names}")
+    return notes
