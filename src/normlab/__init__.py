@@ -26,9 +26,14 @@ _MODULES = ("config", "errors", "model", "report", "schemes", "testing")
 __all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
 
 if TYPE_CHECKING:
-    from normlab.errors import ConfigError, InputError, NormlabError
-    from normlab.model import Transformer, TransformerConfig
-    from normlab.schemes import SCHEMES, register, scheme
+    from normlab.errors import ConfigError as ConfigError
+    from normlab.errors import InputError as InputError
+    from normlab.errors import NormlabError as NormlabError
+    from normlab.model import Transformer as Transformer
+    from normlab.model import TransformerConfig as TransformerConfig
+    from normlab.schemes import SCHEMES as SCHEMES
+    from normlab.schemes import register as register
+    from normlab.schemes import scheme as scheme
 
 
 def __getattr__(name: str) -> Any:

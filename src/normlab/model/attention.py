@@ -109,7 +109,7 @@ class Attention(nn.Module):
         return self.out(y if self.inner_norm is None else self.inner_norm(y))
 
     def _queries_and_keys(self, qk: Tensor, shared: Pass) -> tuple[Tensor, Tensor]:
-        """[batch, time, heads + kv_heads, head_dim] -> q, k: normed, then turned by RoPE (nGPT: turned, then normed)."""
+        """[batch, time, heads + kv_heads, head_dim] -> q, k: normed, then turned by RoPE (nGPT: the other way)."""
         if self.qk_norm in ("head", "full"):
             q, k = qk.split([self.heads, self.kv_heads], dim=2)
             if self.qk_norm == "full":

@@ -15,7 +15,7 @@ from normlab.schemes import SCHEMES, SchemeConfig, Site, lookup, make_sites
 def _to_scheme(value: Any) -> Any:
     """A name, a mapping with a name, or a scheme config."""
     if isinstance(value, str):
-        return lookup(value)()
+        return lookup(value)()  # type: ignore[call-arg]  # registered classes have a default name
     if isinstance(value, dict):
         options = dict(value)
         name = options.pop("name", None)

@@ -10,6 +10,7 @@ logits = head(scheme.close(stream))
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ from normlab.model.ffn import FeedForward
 from normlab.model.generate import generate
 from normlab.model.linear import Embedding, Linear
 from normlab.model.positions import rope_table, sinusoidal
-from normlab.schemes import DepthMixing, Frame, depth_mixing
+from normlab.schemes import Branch, DepthMixing, Frame, depth_mixing
 from normlab.schemes.base import Stream
 
 
@@ -61,9 +62,10 @@ class Transformer(nn.Module):
             nn.init.normal_(self.position.weight, std=self.config.init_std)
         for site, branch in zip(self.sites, self.branches, strict=True):
             for part in branch.modules():
-                if hasattr(part, "reset_parameters"):
-                    part.reset_parameters()
-            self.scheme.init_branch_(branch, site)
+                reset = getattr(part, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+            self.scheme.init_branch_(cast(Branch, branch), site)
         if self.logit_scale is not None:
             self.logit_scale.fill_(self.config.dim**-0.5)
         self.scheme.after_step_(self)
@@ -175,7 +177,7 @@ class Transformer(nn.Module):
 
         Residual-path arithmetic of the scheme (norms, mixing) is left out: it is bound by memory, not by FLOPs.
         """
-        products = sum(w.numel() for branch in self.branches for w in branch.matrices().values())  # type: ignore[operator]
+        products = sum(w.numel() for branch in self.branches for w in cast(Branch, branch).matrices().values())
         products += self.embedding.weight.numel()
         visible = (length + 1) / 2 if self.config.causal else length
         attention = 2 * self.config.depth * self.config.heads * self.config.size_of_head * visible

@@ -55,7 +55,7 @@ class Page:
         self.parts.append({**part, "csv": script_json([names, *raw])})
 
     def figure(self, figure: Any, *, caption: str = "", height: int = 380, label: str = "") -> None:
-        """A plotly figure (or the dict of one). `label` describes it to a screen reader; the caption serves if empty."""
+        """A plotly figure (or the dict of one). `label` describes it to a screen reader; the caption does if empty."""
         spec = json.loads(figure.to_json()) if hasattr(figure, "to_json") else figure
         spec = {"data": spec.get("data", []), "layout": {**spec.get("layout", {})}}
         spec["layout"].pop("template", None)

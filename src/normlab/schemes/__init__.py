@@ -28,7 +28,7 @@ def register(config: type[SchemeConfig]) -> type[SchemeConfig]:
     return config
 
 
-for _config in (
+_CONFIGS: tuple[type[SchemeConfig], ...] = (
     *_ROW_CONFIGS,
     Ngpt,
     ResiDual,
@@ -39,7 +39,8 @@ for _config in (
     DenseFormer,
     AttnRes,
     BlockAttnRes,
-):
+)
+for _config in _CONFIGS:
     register(_config)
 
 

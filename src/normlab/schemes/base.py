@@ -94,7 +94,7 @@ class Branch(Protocol):
 
 @dataclass(frozen=True)
 class Card:
-    """What `normlab schemes show NAME` prints. Formulas use d (width), M (branches), L (layers), N (norm parameters)."""
+    """What `normlab schemes show NAME` prints. In formulas d is the width, M branches, L layers, N a norm's size."""
 
     family: str
     equation: str
@@ -166,7 +166,7 @@ class Scheme(nn.Module, ABC):
     """Base of all schemes. Subclasses route every branch input through `enter` and every output through `leave`."""
 
     # Is h a linear mix of branch outputs, for given coefficients? If not, why not (shown to the user).
-    not_linear: ClassVar[str | None] = None
+    not_linear: str | None = None
 
     def __init__(
         self, config: SchemeConfig, frame: Frame, *, pre: bool | Sequence[bool], res: bool | Sequence[bool] = False
@@ -231,8 +231,9 @@ class Scheme(nn.Module, ABC):
     def init_weights(self) -> None:
         """Fill every parameter and buffer of the residual path; needed after `to_empty`, harmless otherwise."""
         for module in self.modules():
-            if module is not self and hasattr(module, "reset_parameters"):
-                module.reset_parameters()
+            reset = getattr(module, "reset_parameters", None)
+            if module is not self and callable(reset):
+                reset()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

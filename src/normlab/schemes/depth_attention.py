@@ -3,7 +3,7 @@
 "Layer" in the paper is ONE SUBLAYER; here a branch. Sources: v_0 the embedding, v_i the output of branch i.
 
     Full   h_l = sum_{i<l} softmax_i( w_l . RMSNorm(v_i) ) v_i
-    Block  the same over b_0 = embedding, the sums b_1.. of closed blocks of S branches, and the running sum of the open one
+    Block  the same over b_0 = embedding, the sums of closed blocks of S branches, and the open block's running sum
 
 Values are raw, keys normalised; one query per read, zero at the start, and one more read for the output. No 1/sqrt(d).
 Nothing is carried across decoding steps: the sources are one token's depth history inside one forward pass.
@@ -83,7 +83,7 @@ class DepthAttentionConfig(SchemeConfig):
         return [(1 + i) * weight**2 for i, weight in enumerate(self.initial_weights(branches))]
 
     def neutral(self) -> DepthAttentionConfig:
-        return type(self)()
+        return type(self)()  # type: ignore[call-arg]  # the subclasses have a default name
 
     def zero_gradients(self, frame: Frame) -> dict[str, tuple[int, ...]]:
         if self.mixing != "softmax":
@@ -114,7 +114,7 @@ class BlockAttnRes(DepthAttentionConfig):
 
     card = Card(
         family="depth sources",
-        equation="h_l = sum_n softmax_n( w_l . RMSNorm(b_n) ) b_n; b_0 embedding, b_n block sums, the open block's so far",
+        equation="h_l = sum_n softmax_n( w_l . RMSNorm(b_n) ) b_n; b_0 embedding, b_n sums of S branches",
         citation="Kimi Team 2026, Attention Residuals, arXiv 2603.15031 (Block)",
         growth="bounded and periodic: (1+i)/(number of sources)^2 at the start",
         init="queries 0, key gains 1; branches as GPT-2",

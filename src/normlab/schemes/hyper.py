@@ -36,7 +36,7 @@ class HyperConnections(SchemeConfig):
 
     card = Card(
         family="n streams",
-        equation="[h; H'] = A^T H, H <- H' + beta (x) F(N(h)); dynamic: A, beta += s tanh(N(H) W); output sum of streams",
+        equation="[h; H'] = A^T H, H <- H' + beta (x) F(N(h)); A, beta += s tanh(N(H) W); output: their sum",
         citation="Zhu et al. 2024, Hyper-Connections, arXiv 2409.19606",
         growth="1 + i at the start, as pre_norm",
         init="A = [e_(i mod n) | I], beta = 1, W = 0, s = 0.01; branches as GPT-2",

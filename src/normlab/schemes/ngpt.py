@@ -11,13 +11,8 @@ from torch import Tensor, nn
 from normlab.schemes.base import Card, Demands, Frame, Scheme, SchemeConfig, Site
 from normlab.schemes.norms import unit
 
-READERS = (
-    "query",
-    "key",
-    "value",
-    "up",
-    "gate",
-)  # rows live in the embedding space; `out` and `down` have columns there
+# Rows of these live in the embedding space; `out` and `down` have their columns there.
+READERS = ("query", "key", "value", "up", "gate")
 
 
 class Ngpt(SchemeConfig):
@@ -76,7 +71,7 @@ class NgptStream(Scheme):
         return self.enter(stream, site), None
 
     def write(self, stream: Tensor, y: Tensor, carry: None, site: Site) -> Tensor:
-        return unit(torch.lerp(stream, unit(y), self.step_size(site).to(stream.dtype)))
+        return unit(stream + self.step_size(site).to(stream.dtype) * (unit(y) - stream))
 
     def close(self, stream: Tensor) -> Tensor:
         return self._read(stream)

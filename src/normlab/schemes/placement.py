@@ -2,15 +2,15 @@
 
     x <- out( a x + b res( F( c pre(x) ) ) )
 
-`pre`, `res` and `out` say where a norm N stands; a, b, c are numbers, functions of the site, or learned. A new scheme of
-this family is a new `Row` in rows.py. Layers are counted from 1, L is their number and M the number of branches.
+`pre`, `res` and `out` say where a norm N stands; a, b, c are numbers, functions of the site, or learned. A new scheme
+of this family is a new `Row` in rows.py. Layers are counted from 1, L is their number and M the number of branches.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -46,10 +46,10 @@ class Row:
     keep_normed: Switch = False  # the skip path takes N(x), not x (HybridNorm's FFN)
     embedding: bool = False
     final: bool = False
-    init: Init = Init()
-    demands: Demands = Demands()
+    init: Init = field(default_factory=Init)
+    demands: Demands = field(default_factory=Demands)
     gate: bool = False  # GPAS
-    growth: Callable[[Site | None, float, Options], float | Bounds] | None = None  # (site, mean square before) -> after
+    growth: Callable[[Site, float, Options], float | Bounds] | None = None  # (site, mean square before) -> after
     neutral: dict[str, Any] | None = None
 
 
@@ -100,7 +100,7 @@ class Placement(Scheme):
         self.gate = nn.Parameter(torch.empty(frame.sites[-1].layers)) if row.gate else None
         self.reset_parameters()
         if not self.is_linear:
-            self.not_linear = "it normalises the stream itself"  # type: ignore[misc]
+            self.not_linear = "it normalises the stream itself"
 
     @property
     def is_linear(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field, create_model
 
@@ -133,7 +133,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
                 equation="x <- x + N(F(N(x)))",
                 citation="Kim et al. 2025, Peri-LN, arXiv 2502.02732; Gemma 2, Grok ('double' or sandwich norm)",
                 growth="mean square 1 + i: each branch adds exactly its gain squared",
-                extra_parameters="(2M+1)*N",
+                extra_parameters="(2*M+1)*N",
                 traps=("what joins the stream is N(F(.)), not the module's output: probes must look behind the norm",),
             ),
             pre=True,
@@ -150,7 +150,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
                 equation="x <- N(embedding); x <- x + N(F(N(x)))",
                 citation="Kim et al. 2025, Peri-LN with its optional embedding norm, arXiv 2502.02732",
                 growth="mean square 1 + i",
-                extra_parameters="(2M+2)*N",
+                extra_parameters="(2*M+2)*N",
             ),
             pre=True,
             res=True,
@@ -168,9 +168,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
                 citation="OLMo Team 2024, 2 OLMo 2 Furious, arXiv 2501.00656 ('reordered' norm)",
                 growth="mean square 1 + i",
                 extra_parameters="(M+1)*N",
-                traps=(
-                    "branches see the raw, growing stream: OLMo 2 also norms q and k over the full width (qk_norm: full)",
-                ),
+                traps=("branches see the raw, growing stream: OLMo 2 also norms q and k, full width (qk_norm: full)",),
             ),
             res=True,
             final=True,
@@ -346,7 +344,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         Row(
             Card(
                 family="placement",
-                equation="x <- x + W_out N( inner( N(x) ) ): a second norm inside each branch, before its output projection",
+                equation="x <- x + W_out N(inner(N(x))): a second norm inside each branch, before the output map",
                 citation="Wang et al. 2022, Foundation Transformers (Magneto), arXiv 2210.06423",
                 growth="1 + i for unit branches; the gain adds ln(2L) a branch",
                 init="Xavier normal; gain sqrt(ln(2L)) on value, out, fc1, fc2",
@@ -377,7 +375,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
             final=True,
             init=GPT2,
             demands=Demands(qk_norm="head", v_norm=True),
-            growth=lambda s, before, o: 2.0 if s.kind == "ffn" else 2.0 * before,
+            growth=lambda s, before, o: before + 1 if o.first(s) else 2.0 if s.kind == "ffn" else 2.0 * before,
         ),
         HybridOptions,
     ),
@@ -424,8 +422,10 @@ def _configs() -> Iterator[type[PlacementConfig]]:
     """A config class per row, named after it."""
     for name, (row, base) in ROWS.items():
         title = "".join(part.capitalize() for part in name.split("_"))
-        made: type[PlacementConfig] = create_model(  # type: ignore[call-overload]
-            title, __base__=base, __module__=__name__, __doc__=row.card.equation, name=(Literal[name], name)
+        fields: dict[str, Any] = {"name": (Literal[name], name)}
+        made = cast(
+            type[PlacementConfig],
+            create_model(title, __base__=base, __module__=__name__, __doc__=row.card.equation, **fields),
         )
         made.row, made.card = row, row.card
         globals()[title] = made  # found by pickle, so that a config can go to a worker process

@@ -1,0 +1,90 @@
+"""Ratios that survive a busy machine: candidates take turns in one process, in alternating order.
+
+A ratio is taken within each round, between two runs that are fractions of a second apart, and the median over rounds
+is reported with its quartiles. Times of different rounds, let alone of different runs, are never compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from normlab.report import console, progress, table
+
+Rounds = dict[str, list[float]]  # candidate -> seconds of each round
+
+
+def arguments(what: str) -> argparse.ArgumentParser:
+    """The options of every benchmark."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--rounds", type=int, default=None, help="times each candidate runs (default: the benchmark's)")
+    parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    return parser
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], Any]], *, rounds: int, warmup: int = 2, repeat: int = 1, what: str = ""
+) -> Rounds:
+    """Seconds of each candidate (`repeat` calls together) in each round. The order turns and is reversed in between."""
+    names = list(candidates)
+    seconds: Rounds = {name: [] for name in names}
+    for name in names:
+        for _ in range(warmup):
+            candidates[name]()
+    gc.collect()
+    gc.disable()  # a collection would be charged to whoever runs then
+    try:
+        for number in progress(range(rounds), what=what, quiet=not what):
+            shift = number // 2 % len(names)
+            order = names[shift:] + names[:shift]
+            for name in order if number % 2 == 0 else reversed(order):
+                start = time.perf_counter()
+                for _ in range(repeat):
+                    candidates[name]()
+                seconds[name].append((time.perf_counter() - start) / repeat)
+            gc.collect()
+    finally:
+        gc.enable()
+    return seconds
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def ratios(seconds: Rounds, ours: str) -> dict[str, dict[str, float]]:
+    """Of each other candidate: time of `ours` over its time (below 1: ours is faster), and its own milliseconds."""
+    found = {}
+    for name, theirs in seconds.items():
+        low, middle, high = quartiles([one / other for one, other in zip(seconds[ours], theirs, strict=True)])
+        found[name] = {
+            "milliseconds": 1e3 * statistics.median(theirs),
+            "ratio": middle,
+            "ratio_low": low,
+            "ratio_high": high,
+        }
+    return found
+
+
+def show(title: str, found: Mapping[str, Mapping[str, Any]], ours: str) -> None:
+    """`ratios`, with further columns if there are any, as a table."""
+    known = {"milliseconds", "ratio", "ratio_low", "ratio_high"}
+    rows = [
+        {
+            "candidate": name,
+            "ms (median)": round(row["milliseconds"], 2),
+            f"{ours} / it": "-" if name == ours else f"{row['ratio']:.3f}",
+            "quartiles": "-" if name == ours else f"{row['ratio_low']:.3f} to {row['ratio_high']:.3f}",
+            **{key: value for key, value in row.items() if key not in known},
+        }
+        for name, row in found.items()
+    ]
+    console().print(table(rows, title=title))

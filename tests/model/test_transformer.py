@@ -1,0 +1,113 @@
+import pytest
+import torch
+
+import normlab as nl
+from normlab.errors import InputError, UnsupportedError
+
+SHAPE = {"vocab_size": 23, "dim": 16, "depth": 3, "heads": 2, "max_length": 12}
+
+
+def build(**changes):
+    return nl.Transformer(nl.TransformerConfig(**{**SHAPE, **changes}))
+
+
+TOKENS = torch.randint(0, 23, (2, 8), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("positions", ["rope", "nope", "learned", "sinusoidal"])
+@pytest.mark.parametrize("ffn", ["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "none"])
+def test_every_part_runs_and_caches(positions, ffn):
+    model = build(positions=positions, ffn=ffn, kv_heads=1).eval()
+    assert len(model.branches) == (3 if ffn == "none" else 6)
+    one = model.generate(TOKENS[:, :4], max_new_tokens=6, temperature=0)
+    two = model.generate(TOKENS[:, :4], max_new_tokens=6, temperature=0, use_cache=False)
+    assert torch.equal(one, two)
+
+
+def test_positions_matter_except_for_nope():
+    for positions in ("rope", "learned", "sinusoidal", "nope"):
+        model = build(positions=positions, causal=False, init_std=0.5).eval()
+        swapped = TOKENS[:, [1, 0, *range(2, 8)]]
+        same = torch.allclose(model(TOKENS)[:, 5], model(swapped)[:, 5], atol=1e-5)
+        assert same == (positions == "nope"), positions
+
+
+def test_a_bidirectional_model_sees_the_future():
+    changed = TOKENS.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 23
+    assert torch.equal(build()(TOKENS)[:, 0], build()(TOKENS)[:, 0]) is False  # fresh weights each time
+    both, causal = build(causal=False), build()
+    assert not torch.allclose(both(TOKENS)[:, 0], both(changed)[:, 0], atol=1e-6)
+    assert torch.allclose(causal(TOKENS)[:, 0], causal(changed)[:, 0], atol=1e-7)
+
+
+def test_sampling_is_seeded_and_top_k_restricts():
+    model = build()
+    draw = [
+        model.generate(TOKENS, max_new_tokens=4, generator=torch.Generator().manual_seed(5), top_k=k) for k in (5, 5, 1)
+    ]
+    assert torch.equal(draw[0], draw[1])
+    assert torch.equal(draw[2], model.generate(TOKENS, max_new_tokens=4, temperature=0))
+
+
+def test_parameters_are_counted_once():
+    tied, untied = build(), build(tie_embeddings=False)
+    assert untied.num_parameters() - tied.num_parameters() == 23 * 16
+    assert tied.num_parameters(embeddings=False) == untied.num_parameters(embeddings=False)
+    assert tied.num_parameters() == sum(p.numel() for p in tied.parameters())
+
+
+def test_construction_draws_the_same_numbers_on_any_path():
+    torch.manual_seed(3)
+    one = build().state_dict()
+    torch.manual_seed(3)
+    two = build().state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (torch.tensor([[0, 23]]), "0 to 22, but these run from 0 to 23"),
+        (torch.tensor([[-1, 3]]), "from -1 to 3"),
+        (torch.tensor([1, 2]), r"\[batch, time\]"),
+        (torch.zeros(1, 13, dtype=torch.long), "13 tokens is longer than the 12 learned positions"),
+    ],
+)
+def test_bad_tokens_are_one_sentence(tokens, words):
+    with pytest.raises(InputError, match=words):
+        build(positions="learned")(tokens)
+
+
+def test_bad_generation_is_one_sentence():
+    with pytest.raises(InputError, match="bidirectional"):
+        build(causal=False).generate(TOKENS, max_new_tokens=1)
+    with pytest.raises(InputError, match="prompt"):
+        build().generate(TOKENS[:, :0], max_new_tokens=1)
+    with pytest.raises(InputError, match="negative"):
+        build().generate(TOKENS, max_new_tokens=-1)
+    with pytest.raises(InputError, match="9 tokens do not fit into a cache made for 8"):
+        model = build()
+        cache = model.new_cache(2, 8)
+        model(TOKENS, cache=cache)
+        model(TOKENS[:, :1], cache=cache)
+
+
+def test_post_norm_has_no_mixing_matrix():
+    with pytest.raises(UnsupportedError, match="normalises the stream itself"):
+        build(scheme="post_norm").depth_mixing(TOKENS)
+
+
+def test_pre_norm_mixing_is_the_lower_triangle():
+    matrix = build().double().depth_mixing(TOKENS)
+    assert torch.equal(matrix, torch.ones(7, 7).tril().expand(2, 8, 7, 7).double())
+
+
+def test_mixing_leaves_the_model_as_it_was():
+    model = build(scheme="attn_res")
+    model.train()
+    model.enable_checkpointing()
+    model.depth_mixing(TOKENS)
+    assert model.training
+    assert model.checkpointing
+    assert all(p.grad is None for p in model.parameters())

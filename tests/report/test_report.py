@@ -1,0 +1,71 @@
+import json
+import math
+
+import pytest
+
+from normlab.files import atomic_path, write_json, write_text
+from normlab.report import Page, bar, progress, sparkline, table
+from normlab.report.terminal import finite, show
+
+NASTY = "<script>alert(1)</script> & 'x' \"y\" </script>"
+
+
+def page():
+    made = Page(NASTY, subtitle=NASTY)
+    made.heading(NASTY)
+    made.text(NASTY, style="lead")
+    made.code(NASTY)
+    made.table([{"name": NASTY, NASTY: 1.5}, {"name": "b", NASTY: math.nan}], name="data", caption=NASTY)
+    made.figure({"data": [{"y": [1, math.inf], "name": NASTY}], "layout": {}}, caption=NASTY)
+    return made
+
+
+def test_everything_shown_is_escaped():
+    text = page().render()
+    assert "<script>alert" not in text
+    assert text.count("alert(1)") >= 8
+    assert "\\u003c/script>" in text
+    assert "&lt;script&gt;" in text
+
+
+def test_the_page_is_one_file_without_network(tmp_path):
+    path = page().write(tmp_path / "deep" / "report.html")
+    text = path.read_text()
+    assert len(text) < 7e6
+    assert "default-src 'none'" in text
+    assert text.count("<script>/**") <= 1
+    plain = Page("no plots")
+    plain.text("x")
+    assert len(plain.render()) < 20_000, "plotly is inlined only where there is a plot"
+
+
+def test_bad_numbers_become_null():
+    assert finite({"a": [math.nan, (1.0, math.inf)], 2: "x"}) == {"a": [None, [1.0, None]], "2": "x"}
+    json.dumps(finite([math.nan]), allow_nan=False)
+
+
+def test_terminal_pieces():
+    assert sparkline([0, 1, 2, 3]) == "▁▃▆█"
+    assert sparkline([1, 10, 100], log=True) == "▁▄█" or len(sparkline([1, 10, 100], log=True)) == 3
+    assert sparkline([math.nan, 1.0]) == " ▁"
+    assert sparkline([]) == ""
+    assert bar(0.5, 1, width=4) == "██"
+    assert bar(math.nan, 1) == ""
+    assert [show(v) for v in (None, True, 1.23456, 1e-9, 3, float("nan"))] == ["-", "yes", "1.235", "1e-09", "3", "nan"]
+    assert table([{"a": 1, "b": "x"}]).row_count == 1
+    assert list(progress([1, 2], what="x")) == [1, 2]
+    assert list(progress(iter([1, 2]), what="x", quiet=True)) == [1, 2]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    target = write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(RuntimeError), atomic_path(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert target.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    write_json(target, {"x": 1})
+    assert json.loads(target.read_text()) == {"x": 1}
+    with pytest.raises(ValueError):
+        write_json(target, math.nan)
+    assert json.loads(target.read_text()) == {"x": 1}

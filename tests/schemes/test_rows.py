@@ -1,0 +1,228 @@
+"""The single-stream family against its equations written out, and its constants against the papers'."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import normlab as nl
+from normlab.model.attention import Pass
+from normlab.schemes import Frame, make_sites
+from normlab.schemes.rows import ROWS
+
+
+def rms(x, weight, eps=1e-6):
+    return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def by_hand(name, x, branch, norms, site, frame):
+    """x after one branch, as each paper writes it; `norms` are the scheme's modules for this site."""
+    l, depth, count = site.layer, site.layers, site.count
+    F, N = branch, rms
+    pre, res, out = (getattr(m, "weight", None) for m in norms)
+    if name == "post_norm":
+        return N(x + F(x), out)
+    if name in ("pre_norm", "gpas"):
+        return x + F(N(x, pre))
+    if name in ("peri_norm", "peri_init_norm"):
+        return x + N(F(N(x, pre)), res)
+    if name == "res_norm":
+        return x + N(F(x), res)
+    if name == "mix_norm":
+        return N(x + F(x), out) if l <= math.floor(0.25 * depth) else x + F(N(x, pre))
+    if name == "ln_scaling":
+        return x + F(N(x, pre) / math.sqrt(l))
+    if name == "sqrt_scaling":
+        return N(x + F(x) / math.sqrt(l + 1), out)
+    if name == "deep_norm":
+        return N((2 * depth) ** 0.25 * x + F(x), out)
+    if name == "keel":
+        if l == 1:
+            return x + F(N(x, pre)) if site.kind == "attention" else N(x + F(N(x, pre)), out)
+        return N(count * x + F(N(x, pre)), out)
+    if name == "rezero":
+        return x  # lambda = 0
+    if name == "layer_scale":
+        return x + 0.1 * F(N(x, pre))  # 0.1 up to 18 layers
+    if name == "admin":
+        return N(math.sqrt(site.index + 1) * x + F(x), out)
+    if name == "sub_norm":
+        return x + F(N(x, pre))
+    if name == "hybrid_norm":
+        return x + F(x) if site.kind == "attention" else N(x, pre) + F(N(x, pre))
+    if name == "no_norm":
+        return x + F(x)
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_row_is_its_equation(name):
+    frame = Frame(10, make_sites(5))
+    torch.set_default_dtype(torch.float64)  # fixed coefficients are born in the default dtype
+    try:
+        scheme = nl.scheme(name).build(frame)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.no_grad():
+        for module in scheme.modules():
+            if hasattr(module, "weight") and module.weight.dim() == 1:
+                module.weight.normal_(1.0, 0.3)
+    x = torch.randn(2, 3, 10, dtype=torch.float64)
+    stream = scheme.open(x)
+    expected = rms(x, scheme.embedding.weight) if name == "peri_init_norm" else x
+    for site in frame.sites:
+        weight = torch.randn(10, 10, dtype=torch.float64)
+
+        def branch(z, weight=weight):
+            return torch.tanh(z @ weight)
+
+        z, carry = scheme.read(stream, site)
+        stream = scheme.write(stream, branch(z), carry, site)
+        norms = (scheme.pre[site.index], scheme.res[site.index], scheme.out[site.index])
+        expected = by_hand(name, expected, branch, norms, site, frame)
+        torch.testing.assert_close(stream, expected, rtol=0, atol=1e-12)
+    ends_with_norm = name not in ("post_norm", "sqrt_scaling", "deep_norm", "keel", "rezero", "admin", "no_norm")
+    expected = rms(expected, scheme.final.weight) if ends_with_norm else expected
+    torch.testing.assert_close(scheme.close(stream), expected, rtol=0, atol=1e-12)
+
+
+# -- initialisations -----------------------------------------------------------------------------------------------------
+def spread(model, role, layer):
+    branch = model.branches[2 * layer + (role in ("up", "gate", "down"))]
+    return branch.matrices()[role].std().item()
+
+
+def xavier(model, role, layer, gain=1.0):
+    branch = model.branches[2 * layer + (role in ("up", "gate", "down"))]
+    rows, columns = branch.matrices()[role].shape
+    return gain * math.sqrt(2 / (rows + columns))
+
+
+def wide(scheme, depth=12):
+    return nl.Transformer(nl.TransformerConfig(vocab_size=7, dim=192, depth=depth, heads=4, scheme=scheme))
+
+
+@pytest.mark.parametrize(
+    ("layers", "alpha", "beta"), [(12, 2.2133638, 0.31947155), (24, 2.6321480, 0.26864248), (96, 3.7224194, 0.18995892)]
+)
+def test_deep_norm_constants(layers, alpha, beta):
+    """alpha = (2L)^(1/4), beta = (8L)^(-1/4): Table 2 of the paper, encoder-only or decoder-only."""
+    assert alpha == pytest.approx((2 * layers) ** 0.25, rel=1e-6)
+    assert beta == pytest.approx((8 * layers) ** -0.25, rel=1e-6)
+    frame = Frame(16, make_sites(layers))
+    scheme = nl.scheme("deep_norm").build(frame)
+    assert scheme.a.values.tolist() == pytest.approx([alpha] * (2 * layers), rel=1e-6)
+    model = wide("deep_norm", depth=2)
+    model.scheme.frame = Frame(192, make_sites(layers))
+    site = make_sites(layers)[0]
+    model.scheme.init_branch_(model.branches[0], site)
+    model.scheme.init_branch_(model.branches[1], site)
+    for role in ("value", "out", "up", "gate", "down"):
+        assert spread(model, role, 0) == pytest.approx(xavier(model, role, 0, beta), rel=0.03), role
+    for role in ("query", "key"):
+        assert spread(model, role, 0) == pytest.approx(xavier(model, role, 0), rel=0.03), role
+
+
+def test_ln_scaling_survives_meta_construction():
+    with torch.device("meta"):
+        model = nl.Transformer(nl.TransformerConfig(vocab_size=7, dim=8, depth=9, heads=2, scheme="ln_scaling"))
+    model.to_empty(device="cpu")
+    model.init_weights()
+    expected = torch.tensor([layer**-0.5 for layer in range(1, 10) for _ in range(2)])
+    assert torch.equal(model.state_dict()["scheme.c.values"], expected)
+
+
+def test_gpt2_residual_scale_and_plain_init():
+    for name in ("pre_norm", "hybrid_norm", "block_attn_res", "hyper_connections"):
+        model = wide(name)
+        assert spread(model, "out", 3) == pytest.approx(0.02 / math.sqrt(24), rel=0.03)
+        assert spread(model, "down", 3) == pytest.approx(0.02 / math.sqrt(24), rel=0.03)
+        assert spread(model, "query", 3) == pytest.approx(0.02, rel=0.03)
+    for name in ("peri_norm", "ln_scaling", "layer_scale", "keel"):
+        model = wide(name)
+        assert spread(model, "out", 3) == pytest.approx(0.02, rel=0.03), name
+
+
+def test_sub_norm_gain():
+    model = wide("sub_norm")
+    gain = math.sqrt(math.log(24))
+    for role in ("value", "out", "up", "down"):
+        assert spread(model, role, 0) == pytest.approx(xavier(model, role, 0, gain), rel=0.03)
+    assert spread(model, "query", 0) == pytest.approx(xavier(model, "query", 0), rel=0.03)
+    assert isinstance(model.branches[0].inner_norm, nn.Module)
+
+
+@pytest.mark.parametrize(("depth", "value"), [(12, 0.1), (18, 0.1), (24, 1e-5), (36, 1e-6), (48, 1e-6)])
+def test_layer_scale_follows_depth(depth, value):
+    scheme = nl.scheme("layer_scale").build(Frame(4, make_sites(depth)))
+    assert torch.equal(scheme.b.values, torch.full((2 * depth, 4), value))
+
+
+def test_rezero_shares_a_scalar_per_layer():
+    scheme = nl.scheme("rezero").build(Frame(4, make_sites(3)))
+    assert scheme.b.values.shape == (3,)
+    assert scheme.b.slot == [0, 0, 1, 1, 2, 2]
+
+
+def test_admin_profile_follows_the_branch_variances():
+    model = nl.Transformer(nl.TransformerConfig(vocab_size=31, dim=32, depth=3, heads=2, scheme="admin"))
+    tokens = torch.randint(0, 31, (8, 16))
+    model.scheme.profile_(lambda: model(tokens))
+    plain = nl.Transformer(model.config.replace(scheme=nl.scheme("post_norm")))
+    plain.load_state_dict(model.state_dict(), strict=False)
+    with torch.no_grad(), plain.scheme.taped() as tape:
+        plain(tokens)
+    total = 1.0
+    for index, source in enumerate(tape.sources[1:]):
+        assert model.scheme.a.values[index].tolist() == pytest.approx([math.sqrt(total)] * 32, rel=1e-5)
+        total += source.var(unbiased=False).item()
+    assert total > 1.5
+
+
+# -- Xiong et al. 2020 ---------------------------------------------------------------------------------------------------
+def xiong_model(scheme, dim=128, depth=6):
+    """Their assumptions: one head, d x d weights, W_Q = W_K = 0, N(0, 1/d), ReLU, LayerNorm, no positions."""
+    config = nl.TransformerConfig(
+        vocab_size=2, dim=dim, depth=depth, heads=1, scheme=scheme, norm="layernorm", ffn="relu", ffn_dim=dim,
+        positions="nope", causal=False,
+    )  # fmt: skip
+    return nl.Transformer(config)
+
+
+def redraw_(model):
+    for branch in model.branches:
+        for role, weight in branch.matrices().items():
+            nn.init.zeros_(weight) if role in ("query", "key") else nn.init.normal_(weight, std=model.config.dim**-0.5)
+
+
+@torch.no_grad()
+def squared_norms(model, networks=40, tokens=8):
+    """|x|^2 / d after each branch, and what enters each output norm (Post-LN's x^{post,5})."""
+    entering = {}
+    for index, norm in enumerate(model.scheme.out):
+        norm.register_forward_pre_hook(lambda m, a, index=index: entering.setdefault(index, []).append(a[0]))
+    after = torch.zeros(len(model.sites))
+    for _ in range(networks):  # uniform attention makes tokens alike, so only fresh weights average
+        redraw_(model)
+        stream = model.scheme.open(torch.randn(1, tokens, model.config.dim))
+        for site, branch in zip(model.sites, model.branches, strict=True):
+            x, carry = model.scheme.read(stream, site)
+            stream = model.scheme.write(stream, branch(x, Pass()), carry, site)
+            after[site.index] += stream.square().mean() / networks
+    return after, [torch.stack(entering[i]).square().mean().item() for i in range(len(model.sites))]
+
+
+def test_post_norm_is_three_halves_d():
+    _, entering = squared_norms(xiong_model("post_norm"))
+    for value in entering[1::2]:
+        assert value == pytest.approx(1.5, rel=0.05)
+
+
+def test_pre_norm_stays_between_its_bounds():
+    after, _ = squared_norms(xiong_model("pre_norm"))
+    for layer, value in enumerate(after[1::2].tolist(), 1):
+        assert 1 + layer / 2 <= value * 1.03
+        assert value <= 1.03 * (1 + 3 * layer / 2)
+        # The bound of a circulating summary, (1 + 2l) d, lies above the upper one: it cannot be meant.
+        assert 1 + 2 * layer > 1 + 3 * layer / 2 > value * 0.97

@@ -1,0 +1,124 @@
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import normlab as nl
+from normlab.config import Config, load_yaml
+from normlab.errors import ConfigError
+
+SHAPE = {"vocab_size": 50, "dim": 32, "depth": 4, "heads": 4}
+
+
+def model_config(**changes):
+    return nl.TransformerConfig(**{**SHAPE, **changes})
+
+
+def test_configs_are_frozen():
+    with pytest.raises(Exception, match="frozen"):
+        model_config().dim = 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dpeth": 3}, ["dpeth", "unknown key", "'depth'"]),
+        ({"depth": "3"}, ["depth", "integer", "'3'"]),
+        ({"depth": -2}, ["depth", "greater than or equal to 1", "-2"]),
+        ({"depth": True}, ["depth", "integer", "True"]),
+        ({"heads": 5}, ["5 heads do not divide the width 32", "head_dim"]),
+        ({"kv_heads": 3}, ["3 key-value heads do not divide 4 heads"]),
+        ({"positions": "rop"}, ["positions", "'rop'", "did you mean 'rope'"]),
+        ({"scheme": "pre_nrom"}, ["unknown scheme 'pre_nrom'", "did you mean 'pre_norm'"]),
+        ({"scheme": {"name": "block_attn_res", "block": 3}}, ["block", "did you mean 'blocks'"]),
+        ({"scheme": {"blocks": 3}}, ["needs a `name`"]),
+        ({"scheme": {"name": "block_attn_res", "blocks": 9}}, ["scheme.blocks", "9", "8 branches"]),
+        ({"scheme": "ngpt", "qk_norm": "head"}, ["qk_norm", "ngpt has its own"]),
+        ({"heads": 32, "dim": 96}, ["rope turns pairs", "3"]),
+    ],
+)
+def test_bad_values_are_one_clear_sentence(changes, words):
+    with pytest.raises(ConfigError) as error:
+        model_config(**changes)
+    text = str(error.value)
+    assert all(word in text for word in words), text
+    assert "\n" not in text
+    assert "pydantic" not in text
+
+
+def test_all_faults_are_listed():
+    with pytest.raises(ConfigError) as error:
+        model_config(depth=0, dpeth=1, norm="rms")
+    assert all(word in str(error.value) for word in ("(1)", "(2)", "(3)", "dpeth", "norm"))
+
+
+def test_yaml_and_json_round_trip():
+    config = model_config(scheme=nl.scheme("block_attn_res", blocks=3, inner="peri_norm"), dropout=0.1, kv_heads=2)
+    assert nl.TransformerConfig.from_yaml(config.to_yaml()) == config
+    assert nl.TransformerConfig.from_yaml(config.to_json()) == config
+    assert nl.TransformerConfig.from_dict(config.to_dict()) == config
+    assert "normlab." not in config.to_yaml(), "a saved config must not hold Python paths"
+
+
+def test_files(tmp_path):
+    config = model_config()
+    (tmp_path / "model.yaml").write_text(config.to_yaml())
+    assert nl.TransformerConfig.from_file(tmp_path / "model.yaml") == config
+    (tmp_path / "bad.yaml").write_text("depth: [1\nheads: 2")
+    with pytest.raises(ConfigError, match="not valid YAML at line 2"):
+        nl.TransformerConfig.from_file(tmp_path / "bad.yaml")
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(ConfigError, match="mapping"):
+        nl.TransformerConfig.from_file(tmp_path / "list.yaml")
+    with pytest.raises(ConfigError, match="cannot read"):
+        nl.TransformerConfig.from_file(tmp_path / "none.yaml")
+
+
+def test_numbers_in_yaml_follow_expectation():
+    assert load_yaml("[1e-3, 1E5, .5, 3, 1_0, 0x10, 2.]") == [1e-3, 1e5, 0.5, 3, 10, 16, 2.0]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+@settings(max_examples=200, deadline=None)
+def test_every_float_survives_yaml(value):
+    class One(Config):
+        value: float
+
+    assert One.from_yaml(One(value=value).to_yaml()).value == value
+
+
+def test_overrides():
+    config = model_config(scheme="block_attn_res")
+    changed = config.override(["depth=6", "scheme.blocks=4", "dropout=1e-1", "kv_heads=2"])
+    assert (changed.depth, changed.scheme.blocks, changed.dropout, changed.kv_heads) == (6, 4, 0.1, 2)
+    assert config.override(["scheme=peri-norm"]).scheme == nl.scheme("peri_norm")
+    assert config.override([]) == config
+    for bad, word in (
+        ("depth", "key=value"),
+        ("schem.blocks=3", "did you mean 'scheme'"),
+        ("scheme.blocs=3", "did you mean 'blocks'"),
+        ("depth=x", "integer"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            config.override([bad])
+
+
+def test_replace_validates():
+    assert model_config().replace(depth=9).depth == 9
+    with pytest.raises(ConfigError, match="heads"):
+        model_config().replace(heads=7)
+
+
+def test_json_schema_names_every_scheme_and_key():
+    schema = nl.TransformerConfig.json_schema()
+    json.dumps(schema)
+    assert set(SHAPE) <= set(schema["required"])
+    text = json.dumps(schema["properties"]["scheme"])
+    assert all(f'"{name}"' in text for name in nl.SCHEMES)
+    assert "block_size" in text
+
+
+@pytest.mark.parametrize("name", ["pre_norm", "Pre-Norm", "pre-norm", " PRE_NORM "])
+def test_names_take_dashes_and_case(name):
+    assert nl.scheme(name) == nl.scheme("pre_norm")
