@@ -7,15 +7,15 @@ with `n_j` the number of times token j occurs in the prefix (0 or 1 where tokens
     h   = E[x] + res( a W )                                  E [v, d] stream table, W [v, d] values through W_O
     z   = U (g h / rms(h))                                   the norm after the addition, or the final one
 
-E, S and W come from the model's own parameters through autograd (tables of 32 rows); everything of size batch x length
-is the function below, with its gradient written out: no score matrix over positions, no projections of every token,
-work space that is reused. Losses and gradients equal the general model's.
+E, S and W are small and come from the model's own parameters (`fused`). The whole is one function with its gradient
+written out: no score matrix over positions, no projections of every token, work space that is reused. Losses and
+gradients equal the general model's.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from normlab.errors import UnsupportedError
 from normlab.model import Attention, Transformer
 from normlab.schemes.norms import RMSNorm
 from normlab.tasks import IGNORE, Batch
+from normlab.training.fused import Tables, Weights, make_tables, weight_gradients, whole
 
 SCHEMES = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm", "res_norm")
 
@@ -62,27 +63,24 @@ def why_not(model: nn.Module) -> str | None:
     return None
 
 
-class Tables(NamedTuple):
-    """Everything that the batch does not enter."""
-
-    stream: Tensor  # E [v, d]
-    scores: Tensor  # S [v, v], row = the query's token
-    values: Tensor  # W [v, d]
-    res: Tensor | None  # gain of the norm on the branch, where there is one
-    head: Tensor  # U diag(g) [v, d]
-
-
-def tables(model: Transformer) -> Tables:
-    """The model's tables, differentiable in its parameters."""
+def weights(model: Transformer) -> Weights:
+    """The parameters that enter, by their part in the equations."""
     scheme: Any = model.scheme
     attention = model.branches[0]
     assert isinstance(attention, Attention)
-    stream = scheme.embedding(model.embedding.weight)
-    query, key, value = attention.qkv(scheme.pre[0](stream)).chunk(3, -1)
-    res = scheme.res[0].weight if isinstance(scheme.res[0], RMSNorm) else None
-    head = model.embedding.weight if model.head is None else model.head.weight
-    return Tables(
-        stream, query @ key.T * attention.scale, attention.out(value), res, head * _after(model).weight
+
+    def gain(norm: nn.Module) -> Tensor | None:
+        return norm.weight if isinstance(norm, RMSNorm) else None
+
+    return Weights(
+        model.embedding.weight,
+        gain(scheme.embedding),
+        gain(scheme.pre[0]),
+        attention.qkv.weight,
+        attention.out.weight,
+        gain(scheme.res[0]),
+        _after(model).weight,
+        None if model.head is None else model.head.weight,
     )
 
 
@@ -91,28 +89,33 @@ def _after(model: Transformer) -> RMSNorm:
     return scheme.out[0] if isinstance(scheme.out[0], RMSNorm) else scheme.final
 
 
+def tables(model: Transformer) -> Tables:
+    """The model's tables, differentiable in its parameters."""
+    return make_tables(weights(model), model.branches[0].scale, _after(model).eps)[0]  # type: ignore[arg-type]
+
+
 class FastMinimal:
     """`fast(model, batch)` is the loss; usable as `Trainer(..., loss=FastMinimal(model, task.targets))`.
 
     Work space belongs to this object and is reused from call to call, so one object serves one thread.
     """
 
-    def __init__(self, model: nn.Module, *, exact: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, exact: bool = False, compiled: bool = False) -> None:
         reason = why_not(model)
         if reason is not None:
             raise UnsupportedError(f"the fast path is for the minimal model only: {reason}")
         self.exact = exact
+        self.fused = torch.compile(whole, dynamic=False) if compiled else None
         self._space: dict[Any, Tensor] = {}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         assert isinstance(model, Transformer)
-        made = tables(model)
-        inputs = [t for t in made if t is not None]
         law = None
         if self.exact:
             assert batch.law is not None
-            law = batch.law.to(made.scores.dtype).flatten(0, 1)
-        return _Loss.apply(self, batch.tokens, batch.targets, law, _after(model).eps, made.res is not None, *inputs)
+            law = batch.law.to(model.embedding.weight.dtype).flatten(0, 1)
+        scale = float(model.branches[0].scale)  # type: ignore[arg-type]
+        return _Loss.apply(self, batch.tokens, batch.targets, law, scale, _after(model).eps, *weights(model))
 
     def space(self, name: str, *shape: int, like: Tensor) -> Tensor:
         key = (name, shape, like.dtype)
@@ -125,19 +128,38 @@ class _Loss(torch.autograd.Function):
     """Loss and its gradient in one go: the loss is a scalar, so the backward pass only scales."""
 
     @staticmethod
-    def forward(ctx: Any, own: FastMinimal, tokens: Tensor, targets: Tensor, law: Tensor | None, eps: float,
-                has_res: bool, *inputs: Tensor) -> Tensor:  # fmt: skip
-        stream, scores, values = inputs[:3]
-        res, head = (inputs[3], inputs[4]) if has_res else (None, inputs[3])
-        run = _Run(own, tokens, Tables(stream, scores, values, res, head), eps)
+    def forward(ctx: Any, own: FastMinimal, tokens: Tensor, targets: Tensor, law: Tensor | None, scale: float,
+                eps: float, *parameters: Tensor | None) -> Tensor:  # fmt: skip
+        w = Weights(*parameters)  # type: ignore[arg-type]
+        if own.fused is not None:
+            distinct = _distinct(tokens, len(w.embedding))
+            loss, *gradients = own.fused(tokens, targets, law, distinct, w, scale, eps)  # type: ignore[assignment]
+            ctx.save_for_backward(*gradients)
+            return loss  # type: ignore[return-value]
+        made, kept = make_tables(w, scale, eps)
+        run = _Run(own, tokens, made, eps)
         loss = run.forward(targets.flatten(), law)
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(*run.backward())
+            ctx.save_for_backward(*weight_gradients(w, kept, made.stream, tuple(run.backward())))
         return loss
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> Any:
-        return (None,) * 6 + tuple(outputs[0] * gradient for gradient in ctx.saved_tensors)
+        # `loss.backward()` hands in 1 and accumulation 1/n; a product with 1 is exact, so there is no special case.
+        return (None,) * 6 + tuple(None if g is None else outputs[0] * g for g in ctx.saved_tensors)
+
+
+def _places(tokens: Tensor, v: int) -> tuple[Tensor, Tensor]:
+    """The place of each token of the vocabulary in each sequence (its length where absent), and 0, 1, 2, ..."""
+    batch, length = tokens.shape
+    places = torch.arange(length).expand_as(tokens)
+    return torch.full((batch, v), length).scatter(1, tokens, places), places
+
+
+def _distinct(tokens: Tensor, v: int) -> bool:
+    """Does no token occur twice? A repeated one has room for one of its places only."""
+    when, places = _places(tokens, v)
+    return torch.equal(when.gather(1, tokens), places)
 
 
 class _Run:
@@ -152,7 +174,7 @@ class _Run:
         self.rows, (self.v, self.d) = tokens.numel(), made.stream.shape
         self.token = tokens.flatten()
         self.last, self.counts = self._prefixes(tokens)
-        self.ones_v, self.ones_d = (made.scores.new_ones(n) for n in (self.v, self.d))
+        self.ones_v = made.scores.new_ones(self.v)
 
     def space(self, name: str, width: int) -> Tensor:
         return self.own.space(name, self.rows, width, like=self.made.scores)
@@ -162,8 +184,7 @@ class _Run:
         batch, length = tokens.shape
         last, counts = self.space("last", self.v), self.space("counts", self.v)
         by_place = (batch, length, self.v)
-        places = torch.arange(length).expand_as(tokens)
-        when = torch.full((batch, self.v), length).scatter(1, tokens, places)
+        when, places = _places(tokens, self.v)
         if torch.equal(when.gather(1, tokens), places):  # no token occurs twice
             time = torch.arange(length, dtype=last.dtype)[None, :, None]
             seen = when.to(last.dtype)[:, None, :]
@@ -176,8 +197,14 @@ class _Run:
 
     def forward(self, targets: Tensor, law: Tensor | None) -> Tensor:
         made, d = self.made, self.d
-        powers = (made.scores - made.scores.amax(-1, keepdim=True)).exp()
-        a = self.a = torch.index_select(powers, 0, self.token, out=self.space("a", self.v))
+        a = self.a = self.space("a", self.v)
+        low, high = made.scores.amin(-1, keepdim=True), made.scores.amax(-1, keepdim=True)
+        if float((high - low).max()) < 60:
+            torch.index_select((made.scores - high).exp(), 0, self.token, out=a)
+        else:  # a prefix may hold only tokens that are far below the row's best: shift by the best that is present
+            torch.index_select(made.scores, 0, self.token, out=a)
+            a.masked_fill_(self.counts == 0, -math.inf)
+            a.sub_(a.amax(-1, keepdim=True)).exp_()
         a.mul_(self.counts)
         a.div_(torch.mv(a, self.ones_v)[:, None])
         h = self.h = torch.index_select(made.stream, 0, self.token, out=self.space("h", d))
@@ -193,8 +220,7 @@ class _Run:
         return self._cross_entropy(z, targets, law)
 
     def _inverse_rms(self, x: Tensor) -> Tensor:
-        squares = torch.mul(x, x, out=self.space("spare", self.d))
-        return torch.mv(squares, self.ones_d).div_(self.d).add_(self.eps).rsqrt_()
+        return torch.linalg.vector_norm(x, dim=-1).square_().div_(self.d).add_(self.eps).rsqrt_()
 
     def _cross_entropy(self, z: Tensor, targets: Tensor, law: Tensor | None) -> Tensor:
         """The loss, and in `self.slope` its gradient in z."""
@@ -203,13 +229,16 @@ class _Run:
         weight = 1.0 / (self.rows - int(ignored.sum()) if skip else self.rows)
         answer = (targets.clamp_min(0) if skip else targets)[:, None]
         hit = z.gather(1, answer).squeeze(1) if law is None else torch.mul(z, law).sum(-1)
-        # One shift for all rows saves a pass; rows far below it would lose digits, so then each gets its own.
-        low, top = torch.aminmax(z)
-        if float(top - low) > 60:
-            top = z.amax(-1, keepdim=True)
-        p = self.slope = z.sub_(top).exp_()
+        # |z| <= sqrt(d) |row of U|, since h / rms(h) has the norm sqrt(d): most often exp needs no shift at all.
+        if float(self.made.head.square().sum(-1).max()) * self.d < 40.0**2:
+            terms = hit.neg_()
+        else:
+            top = z.amax(-1)
+            z.sub_(top[:, None])
+            terms = top.sub_(hit)
+        p = self.slope = z.exp_()
         total = torch.mv(p, self.ones_v)
-        terms = total.log().add_(top.view(-1)).sub_(hit)
+        terms += total.log()
         share = total.reciprocal_().mul_(weight)
         if skip:
             terms.masked_fill_(ignored, 0.0)
@@ -229,8 +258,7 @@ class _Run:
         along = torch.mv(torch.mul(s, self.plain, out=self.plain), self.ones_v)
         s.mul_(self.inverse_h[:, None])
         head = torch.mm(s.T, h)
-        dh = torch.mm(s, made.head, out=self.space("dh", d))
-        dh.add_(h.mul_(along.mul_(self.inverse_h**3).div_(-d)[:, None]))
+        dh = h.mul_(along.mul_(self.inverse_h**3).div_(-d)[:, None]).addmm_(s, made.head)
         stream = torch.mm(self.last.T, dh)
         gains = []
         if made.res is not None:
