@@ -58,7 +58,7 @@ class TrainConfig(Config):
     seed: int = Field(default=0, ge=0)
     lr: float = Field(default=1e-3, gt=0)
     schedule: Schedule = Schedule(warmup=100)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
     clip: float | None = Field(default=1.0, gt=0)
