@@ -51,7 +51,7 @@ def measure(
     for name in names:
         torch.manual_seed(seed)
         config = TransformerConfig(
-            vocab_size=task.vocab_size, dim=dim, depth=depth, heads=max(1, dim // 32), scheme=name
+            vocab_size=task.vocab_size, dim=dim, depth=depth, heads=max(1, dim // 32), scheme=scheme(name)
         )
         models.append(Transformer(config))
     seen = [_look(m, sample.tokens, sample.targets) for m in progress(models, what="measuring")]

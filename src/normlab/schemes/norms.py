@@ -40,16 +40,21 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     CPUs have no kernel for it: `F.rms_norm` takes a dozen passes over memory there, and three times as long as
     `_RMSNorm`. Compilers fuse the plain form, torch.func needs it to transform it, and GPUs have a kernel.
     """
-    if x.device.type == "cpu" and x.is_floating_point() and not (torch.compiler.is_compiling() or _transformed()):
+    if x.device.type == "cpu" and x.is_floating_point() and not traced():
         return _RMSNorm.apply(x, weight, eps)
     if x.dtype == weight.dtype:
         return F.rms_norm(x, weight.shape, weight, eps)
     return (precise(x) * inverse_rms(x, eps) * precise(weight)).to(x.dtype)  # F.rms_norm warns of mixed types
 
 
-def _transformed() -> bool:
-    """Does torch.func (vmap, grad, jvp) or forward-mode differentiation see this call?"""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+def traced() -> bool:
+    """Does a compiler, torch.func (vmap, grad, jvp) or forward-mode differentiation look into this call?
+
+    Then an autograd.Function of ours gives way to plain operations, which all of them understand.
+    """
+    return (
+        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    )
 
 
 class _RMSNorm(torch.autograd.Function):
