@@ -37,7 +37,7 @@ def stepper(scheme: str, kind: str) -> Any:
                 "tie_embeddings": False,
                 "init_std": (V - 1) ** -0.5,
             }
-        )  # fmt: skip
+        )
     )
     ground, generator = task("set_complement", vocab=V), torch.Generator().manual_seed(0)
     optimizer = optim.adamw(model, lr=1e-3)
