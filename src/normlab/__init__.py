@@ -17,6 +17,8 @@ _EXPORTS = {
     "register": "normlab.schemes",
     "Transformer": "normlab.model",
     "TransformerConfig": "normlab.model",
+    "EMA": "normlab.training",
+    "BEMA": "normlab.training",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from normlab.schemes import SCHEMES as SCHEMES
     from normlab.schemes import register as register
     from normlab.schemes import scheme as scheme
+    from normlab.training import BEMA as BEMA
+    from normlab.training import EMA as EMA
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,11 @@ def test_json_has_every_scheme_seed_weights_and_length(tmp_path, capsys):
     assert raw != ema
     rows = list(csv.DictReader((tmp_path / "lengthgen.csv").read_text().splitlines()))
     assert [float(r["tv"]) for r in rows] == pytest.approx([r["tv"] for r in result["rows"]])
+    assert {(r["scheme"], r["stopped early"]) for r in result["stability"]} == {("pre_norm", 0), ("post_norm", 0)}
+    log = [
+        json.loads(x) for s in (0, 1) for x in (tmp_path / f"pre_norm-nope-seed{s}/log.jsonl").read_text().splitlines()
+    ]
+    assert result["stability"][0]["largest"] == max(r["grad_norm"] for r in log if r["kind"] == "train")
     page = (tmp_path / "report.html").read_text()
     assert "Total variation" in page
     assert (tmp_path / "pre_norm-nope-seed0" / "config.yaml").exists()
@@ -110,6 +115,34 @@ def test_cells_cover_the_product_and_fixes_reach_the_model():
     assert cells["pre_norm-ssmax-rope-seed1"].model.softmax == "ssmax"
     assert cells["post_norm-head_norm-nope-seed0"].model.head_norm
     assert RunConfig.from_yaml(cells["pre_norm-ssmax-rope-seed1"].to_yaml()) == cells["pre_norm-ssmax-rope-seed1"]
+
+
+def test_small_cells_are_stacked_and_equal_separate_ones(tmp_path, capsys):
+    arguments = [*SMALL, "--schemes", "post_norm", "--seeds", "8", "--json", "--out"]
+    assert call(*arguments, tmp_path / "stacked") == 0
+    seen = capsys.readouterr()
+    assert "stacked, since an activation has 112 numbers" in seen.err
+    stacked = json.loads(seen.out)
+    assert {r["how"] for r in stacked["runs"].values()} == {"stacked"}
+    assert call(*arguments, tmp_path / "apart", "--seeds", "1", "--seed", "3") == 0
+    apart = json.loads(capsys.readouterr().out)
+    assert {r["how"] for r in apart["runs"].values()} == {"separate"}
+    for row in apart["rows"]:
+        keys = ("seed", "weights", "length")
+        (same,) = (r for r in stacked["rows"] if all(r[k] == row[k] for k in keys))
+        assert same["tv"] == pytest.approx(row["tv"], abs=1e-4)
+
+
+def test_scoring_on_a_deeper_task(tmp_path, capsys):
+    arguments = ["lengthgen", "--task", "dyck", "--preset", "two-layer", "--dim", "8", "--schemes", "peri_norm", "--seeds",
+                 "1", "--steps", "5", "--batch", "4", "--test-lengths", "8", "--workers", "1", "--json"]  # fmt: skip
+    assert call(*arguments, "--out", tmp_path / "same") == 0
+    same = json.loads(capsys.readouterr().out)["rows"]
+    assert call(*arguments, "--test-set", "depth=5", "--out", tmp_path / "deep") == 0
+    deep = json.loads(capsys.readouterr().out)["rows"]
+    assert [r["tv"] for r in same] != [r["tv"] for r in deep]
+    assert call(*arguments, "--test-set", "pairs=3", "--out", tmp_path / "other") == 2
+    assert "7 tokens are not the 5 of the training task" in capsys.readouterr().err
 
 
 def test_another_configuration_in_the_folder_is_refused(tmp_path):

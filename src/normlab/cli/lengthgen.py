@@ -20,6 +20,10 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option("--set", help="An option of the task, key=value: vocab=64, number=3, depth=5."),
         ] = None,
+        test_set: Annotated[
+            list[str] | None,
+            typer.Option("--test-set", help="Score on another setting of the task: depth=5, key=value."),
+        ] = None,
         preset: Annotated[str, typer.Option(help="minimal or two-layer.")] = "minimal",
         schemes: Annotated[
             str, typer.Option(help="Names with commas.")
@@ -44,26 +48,22 @@ def register(app: typer.Typer) -> None:
 
         A command that was stopped, or killed, goes on where it was when it is given again.
         """
-        from normlab.config import load_yaml
-        from normlab.errors import ConfigError, canonical
+        from normlab.errors import canonical
         from normlab.experiments import lengthgen_page
         from normlab.experiments.lengthgen import Lengthgen, default_lengths
         from normlab.experiments.workers import run_cells
         from normlab.report import print_json
         from normlab.tasks import task as make_task
 
-        options: dict[str, Any] = {}
-        for assignment in set_ or []:
-            key, sign, text = assignment.partition("=")
-            if not sign:
-                raise ConfigError(f"--set takes key=value, for example vocab=64; {assignment!r} is not")
-            options[key.strip()] = load_yaml(text, source=f"--set {key}")
+        options = _options(set_, "--set")
         ground = make_task(task, **options)
+        other = make_task(task, **{**options, **_options(test_set, "--test-set")}) if test_set else None
         ground.check(batch, train_length)
         lengths = _numbers(test_lengths, "--test-lengths") or default_lengths(ground, train_length)
         config = Lengthgen.from_dict(
             {
                 "task": ground.to_dict(),
+                "test_task": other and other.to_dict(),
                 "preset": canonical(preset),
                 "schemes": [canonical(name) for name in _names(schemes, "--schemes")],
                 "fixes": [canonical(name) for name in _names(fixes, "--fixes")],
@@ -81,7 +81,7 @@ def register(app: typer.Typer) -> None:
         )
         cells = config.cells()
         summaries = run_cells(cells, out, workers=workers or None, device=pick_device(device), quiet=False)
-        result = lengthgen_page.collect(config, summaries)
+        result = lengthgen_page.collect(config, summaries, out)
         page = lengthgen_page.write(result, out, command=_command(config, out))
         if json:
             print_json(result)
@@ -112,6 +112,19 @@ def _print(result: dict[str, Any], page: Path) -> None:
     console().print(f"raw, EMA, every seed and the curves: {page.resolve()}")
 
 
+def _options(assignments: list[str] | None, option: str) -> dict[str, Any]:
+    from normlab.config import load_yaml
+    from normlab.errors import ConfigError
+
+    found: dict[str, Any] = {}
+    for assignment in assignments or []:
+        key, sign, text = assignment.partition("=")
+        if not sign:
+            raise ConfigError(f"{option} takes key=value, for example vocab=64; {assignment!r} is not")
+        found[key.strip()] = load_yaml(text, source=f"{option} {key}")
+    return found
+
+
 def _names(text: str, option: str) -> list[str]:
     from normlab.errors import ConfigError
 
@@ -131,8 +144,10 @@ def _numbers(text: str, option: str) -> list[int]:
 
 
 def _command(config: Any, out: Path) -> str:
-    plain = {"task"}
-    options = [f"--set {k}={v}" for k, v in config.task.to_dict().items() if k not in plain and v is not None]
+    mine = config.task.to_dict()
+    options = [f"--set {k}={v}" for k, v in mine.items() if k != "task" and v is not None]
+    if config.test_task is not None:
+        options += [f"--test-set {k}={v}" for k, v in config.test_task.to_dict().items() if v != mine[k]]
     parts = ["normlab lengthgen", f"--task {config.task.name}", *options, f"--preset {config.preset}"]
     parts += [f"--{key} {','.join(getattr(config, key))}" for key in ("schemes", "fixes", "positions")]
     parts += [f"--seeds {config.seeds}", f"--seed {config.first_seed}", f"--train-length {config.train_length}"]

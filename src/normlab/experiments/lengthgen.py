@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -23,6 +24,7 @@ from normlab.tasks import SetComplement, Task
 from normlab.theory import set_complement as theory
 from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import WEIGHTS, AverageConfig
+from normlab.training.record import read_log
 
 FIXES: dict[str, dict[str, Any]] = {
     "none": {},
@@ -41,6 +43,7 @@ class Lengthgen(Config):
     what: ClassVar[str] = "length generalization experiment"
 
     task: AnyTask
+    test_task: AnyTask | None = Field(default=None, description="score on this task instead, for example deeper Dyck")
     preset: Literal["minimal", "two_layer"] = "minimal"
     schemes: tuple[str, ...] = Field(default=FOUR, strict=False)  # not strict: a YAML list may stand for a tuple
     fixes: tuple[str, ...] = Field(default=("none",), strict=False)
@@ -77,6 +80,7 @@ class Lengthgen(Config):
             found[name] = RunConfig(
                 model=self._model(scheme, fix, positions),
                 task=self.task,
+                test_task=self.test_task,
                 train=self._train(seed),
                 test_lengths=self.test_lengths,
                 test_count=self.test_count,
@@ -175,6 +179,31 @@ def summarise(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 line |= {metric: statistics.median(values), f"{metric}_low": min(values), f"{metric}_high": max(values)}
         result.append(line)
     return result
+
+
+def stability(config: Lengthgen, folder: Path) -> list[dict[str, Any]]:
+    """How calmly each scheme trained, from the logs: gradient norms, the loss's spread at the end, early stops."""
+    groups: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
+    for name, cell in config.cells().items():
+        key = (cell.model.positions, _fix_of(cell), cell.model.scheme.name)
+        groups.setdefault(key, []).append(read_log(folder / name / "log.jsonl", "train"))
+    found = []
+    for (positions, fix, scheme), logs in groups.items():
+        norms = [r["grad_norm"] for log in logs for r in log if r["grad_norm"] is not None]
+        ends = [[r["loss"] for r in log[-max(len(log) // 4, 2) :] if r["loss"] is not None] for log in logs]
+        spread = [statistics.stdev(losses) for losses in ends if len(losses) > 1]
+        found.append(
+            {
+                "positions": positions,
+                "fix": fix,
+                "scheme": scheme,
+                "gradient norm": statistics.median(norms) if norms else None,
+                "largest": max(norms) if norms else None,
+                "loss deviation, last quarter": statistics.median(spread) if spread else None,
+                "stopped early": sum(log[-1]["step"] < config.steps for log in logs if log),
+            }
+        )
+    return found
 
 
 def closed_form(config: Lengthgen, summary: Sequence[dict[str, Any]]) -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from normlab.experiments.lengthgen import METRICS, Lengthgen, closed_form, rows, summarise
+from normlab.experiments.lengthgen import METRICS, Lengthgen, closed_form, rows, stability, summarise
 from normlab.files import write_json, write_text
 from normlab.report import Page
 from normlab.report.terminal import finite
@@ -22,7 +22,7 @@ CURVES = {
 }
 
 
-def collect(config: Lengthgen, summaries: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def collect(config: Lengthgen, summaries: dict[str, dict[str, Any]], folder: Path) -> dict[str, Any]:
     """Everything that the report holds, as plain values."""
     every = rows(config, summaries)
     summary = summarise(every)
@@ -32,9 +32,11 @@ def collect(config: Lengthgen, summaries: dict[str, dict[str, Any]]) -> dict[str
             "rows": every,
             "summary": summary,
             "closed_form": closed_form(config, summary),
+            "stability": stability(config, folder),
             "runs": {
                 name: {
-                    key: s.get(key) for key in ("status", "step", "loss", "seconds", "versions", "commit", "threads")
+                    key: s.get(key)
+                    for key in ("status", "step", "loss", "seconds", "versions", "commit", "threads", "how")
                 }
                 for name, s in summaries.items()
             },
@@ -87,6 +89,8 @@ def page(result: dict[str, Any], command: str) -> Page:
                "auc_pooled", "undefined", "illegal_mass", "loss"]  # fmt: skip
     kept = [c for c in columns if any(row.get(c) is not None for row in summary)]
     made.table(summary, name="lengthgen-summary", columns=kept, caption="Medians over seeds, with the range of tv.")
+    made.heading("How calmly they trained")
+    made.table(result["stability"], name="lengthgen-stability", caption="From the logs of all seeds.")
     made.heading("Every seed")
     made.table(result["rows"], name="lengthgen-rows", caption="One row for each run, weights and length.")
     return made

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -25,6 +25,7 @@ from normlab.files import write_text
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import Task, from_dict
 from normlab.training import TrainConfig, Trainer
+from normlab.training.ensemble import Ensemble
 from normlab.training.minimal import FastMinimal, why_not
 
 try:
@@ -48,12 +49,21 @@ class RunConfig(_Config):
     train: TrainConfig
     test_lengths: tuple[int, ...] = Field(min_length=1, strict=False)
     test_count: int = Field(default=256, ge=1)
+    test_task: AnyTask | None = Field(default=None, description="score on this task instead, for example deeper Dyck")
+
+    @property
+    def scored(self) -> Task:
+        return self.task if self.test_task is None else self.test_task
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         self.task.check(self.train.batch, self.train.length)
         for length in self.test_lengths:
-            self.task.held_out().check(self.test_count, length)
+            self.scored.held_out().check(self.test_count, length)
+        if self.scored.vocab_size != self.task.vocab_size:
+            raise ValueError(
+                f"test_task: {self.scored.vocab_size} tokens are not the {self.task.vocab_size} of the training task"
+            )
         longest = max(*self.test_lengths, self.train.length)
         if self.model.positions == "learned" and longest > self.model.max_length:
             raise ValueError(
@@ -97,11 +107,35 @@ def run(config: RunConfig, folder: str | Path, *, device: str = "cpu", quiet: bo
             config.task,
             config.train,
             folder,
-            evaluate=lambda m: score(m, config.task, config.test_lengths, count=config.test_count),
+            evaluate=lambda m: score(m, config.scored, config.test_lengths, count=config.test_count),
             loss=FastMinimal(model, exact=config.task.targets == "exact") if fast else None,
             quiet=quiet,
         )
         return trainer.run()
+
+
+def run_stacked(
+    cells: Mapping[str, RunConfig], folder: str | Path, *, device: str = "cpu", quiet: bool = False
+) -> list[dict[str, Any]]:
+    """Cells that differ in their seed only, as one program; each leaves in `folder/<name>` what `run` would."""
+    folders = [Path(folder) / name for name in cells]
+    configs = list(cells.values())
+    together = folders[0] / "stacked"
+    together.mkdir(parents=True, exist_ok=True)
+    with _alone(together):
+        for path, config in zip(folders, configs, strict=True):
+            path.mkdir(parents=True, exist_ok=True)
+            _claim(path, config)
+        first = configs[0]
+        return Ensemble(
+            [build(config).to(device) for config in configs],
+            first.task,
+            [config.train for config in configs],
+            together,
+            folders=folders,
+            evaluate=lambda m: score(m, first.scored, first.test_lengths, count=first.test_count),
+            quiet=quiet,
+        ).run()
 
 
 def _claim(folder: Path, config: RunConfig) -> None:
