@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -101,6 +103,18 @@ def test_resume_is_exact(tmp_path):
     cut._one = killed
     with pytest.raises(MemoryError):
         cut.run()
+    third = ensemble("cut")
+    again_plain = third._one
+
+    def interrupted():
+        if third.step == 16:
+            os.kill(os.getpid(), signal.SIGINT)
+        again_plain()
+
+    third._one = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        third.run()
+    assert (tmp_path / "cut/checkpoint/step-000000017").exists()
     again = ensemble("cut").run()
     assert [s["loss"] for s in again] == [s["loss"] for s in whole]
     logs = [(tmp_path / name / "member-0/log.jsonl").read_text() for name in ("whole", "cut")]

@@ -26,7 +26,7 @@ from normlab.schemes import Scheme
 from normlab.tasks import Batch, Task
 from normlab.training import checkpoint
 from normlab.training.averaging import BEMA
-from normlab.training.loop import Evaluate, TrainConfig, cross_entropy
+from normlab.training.loop import Evaluate, TrainConfig, cross_entropy, stop_signals
 from normlab.training.optim import decayed
 from normlab.training.record import Log, provenance
 
@@ -117,17 +117,23 @@ class Ensemble:
         for log in self.logs:
             log.open()
         try:
-            left = range(self.step, self.shared.steps)
-            for _ in progress(left, what=f"{len(self.models)} models at once", quiet=self.quiet or not left):
-                self._one()
-                if self.step % self.shared.checkpoint_every == 0 and self.step < self.shared.steps:
-                    self.save()
-                if not self.alive.any():
-                    break
+            with stop_signals() as stopped:
+                self._train(stopped)
+            if stopped:
+                raise KeyboardInterrupt
             return self._finish()
         finally:
             for log in self.logs:
                 log.close()
+
+    def _train(self, stopped: list[int]) -> None:
+        left = range(self.step, self.shared.steps)
+        for _ in progress(left, what=f"{len(self.models)} models at once", quiet=self.quiet or not left):
+            self._one()
+            if stopped or (self.step % self.shared.checkpoint_every == 0 and self.step < self.shared.steps):
+                self.save()
+            if stopped or not self.alive.any():
+                return
 
     # -- one step --------------------------------------------------------------------------------------------------
     def losses(self, batches: Sequence[Batch]) -> Tensor:

@@ -130,7 +130,7 @@ class Trainer:
         self._resume()
         self.log.open()
         try:
-            with _stop_signals() as stopped:
+            with stop_signals() as stopped:
                 self._train(stopped)
             if stopped:
                 raise KeyboardInterrupt
@@ -261,7 +261,7 @@ class Trainer:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[list[int]]:
+def stop_signals() -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM become a mark that the loop sees between two steps; a second one stops at once."""
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
