@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     passed_on = [
         *rest,
         *(["--rounds", str(given.rounds)] if given.rounds else []),
-        *(["--quiet"] if given.json else []),
+        *(["--quiet"] if given.json or given.quiet else []),
     ]
     results = {}
     for name in given.names or names():

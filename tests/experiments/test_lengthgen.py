@@ -62,7 +62,7 @@ def test_theory_compares_a_finished_run(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_kill_9_of_two_workers_then_rerun(tmp_path):
-    arguments = [sys.executable, "-m", "normlab", *SMALL, "--workers", "2", "--steps", "1500", "--json", "--out"]
+    arguments = [sys.executable, "-m", "normlab", *SMALL, "--workers", "2", "--steps", "300", "--json", "--out"]
     whole = subprocess.run([*arguments, str(tmp_path / "whole")], capture_output=True, check=True)
     process = subprocess.Popen(
         [*arguments, str(tmp_path / "cut")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

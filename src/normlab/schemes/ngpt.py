@@ -29,6 +29,7 @@ class Ngpt(SchemeConfig):
         traps=(
             "call model.after_step_() after each optimizer step: it renormalises every weight matrix",
             "no weight decay and no warm-up; softmax scale sqrt(d_head), not its inverse",
+            "the authors do not tie the embeddings (tie_embeddings: false); grouped queries share the scale of their group",
             "the branches' learned scales s_qk, s_u, s_v and the logit scale s_z belong to attention, FFN and head",
         ),
     )
