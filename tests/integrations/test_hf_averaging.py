@@ -4,7 +4,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from normlab.integrations.averaging import BEMACallback  # noqa: E402
+from normlab.integrations.hf_averaging import BEMACallback  # noqa: E402
 from normlab.training import BEMA  # noqa: E402
 
 
