@@ -124,6 +124,8 @@ def test_small_cells_are_stacked_and_equal_separate_ones(tmp_path, capsys):
     assert "stacked, since an activation has 112 numbers" in seen.err
     stacked = json.loads(seen.out)
     assert {r["how"] for r in stacked["runs"].values()} == {"stacked"}
+    assert call("theory", "set-complement", "--run", tmp_path / "stacked/post_norm-nope-seed2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["trained"]["scheme"] == "post_norm"
     assert call(*arguments, tmp_path / "apart", "--seeds", "1", "--seed", "3") == 0
     apart = json.loads(capsys.readouterr().out)
     assert {r["how"] for r in apart["runs"].values()} == {"separate"}

@@ -202,12 +202,18 @@ class Ensemble:
         self.save()
         summaries = []
         for i, folder in enumerate(self.folders):
-            scores = {}
-            if self.evaluate is not None:
-                for kind in ("raw", "ema", "bema"):
-                    model = self.member(i, kind).eval()
+            scores: dict[str, Any] = {}
+            kept: dict[str, Tensor] = {}
+            for kind in ("raw", "ema", "bema"):
+                model = self.member(i, kind).eval()
+                kept |= {f"{kind}/{name}": p.detach().clone() for name, p in model.named_parameters()}
+                if self.evaluate is not None:
                     with torch.no_grad():
                         scores[kind] = self.evaluate(model)
+            # Where a separate run keeps them, so that readers of a run need not know how it was trained.
+            model_weights = {key[4:]: t for key, t in kept.items() if key.startswith("raw/")}
+            averages = {key: t for key, t in kept.items() if not key.startswith("raw/")}
+            checkpoint.save(folder / "checkpoint", self.step, {"model": model_weights, "average": averages}, {})
             status = "finished" if self.alive[i] else "diverged"
             origin = provenance(self.flat.device, self.configs[i].seed)
             summary = finite({"status": status, **self.last[i], "weights": scores, **origin})
