@@ -27,7 +27,7 @@ class Body(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor) -> Tensor:
-        model = self.model
+        model: Any = self.model
         positions = torch.arange(tokens.shape[1])
         shared = Pass(rope=rope_table(positions, model.config.size_of_head, model.config.rope_theta))
         return model.logits(model.scheme.final(self.join(model.embed(tokens, positions), shared)))

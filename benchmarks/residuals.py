@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,7 @@ from benchmarks._residual_peers import find
 from benchmarks.timing import arguments, interleave, quartiles
 from normlab.report import Page, console, print_json, table
 
-Clock = Callable[[], float]
+Clock = Literal["wall", "processor"]
 BASE = "pre_norm"
 VOCAB, LENGTH, BATCH = 256, 256, 4
 SHAPES = {"24x256": (24, 256), "48x128": (48, 128)}
@@ -101,6 +100,12 @@ def kept_bytes(model: nn.Module, x: Tensor) -> int:
     return size
 
 
+def timed(candidates: dict[str, Callable[[], None]], *, rounds: int, what: str, clock: Clock) -> dict[str, list[float]]:
+    """Seconds of each candidate in each round, by the wall's clock or the processor's."""
+    seconds = interleave(candidates, rounds=rounds, warmup=1, what=what)
+    return {name: getattr(times, clock) for name, times in seconds.items()}
+
+
 def relative(seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     """Of each candidate: the median over rounds of its time over the base's in that round, with quartiles."""
     found = {}
@@ -116,12 +121,11 @@ def measure(
     x, (depth, dim) = tokens(), shape
     plain = {name: build(name, depth, dim) for name in [BASE, *names]}
     sizes = {} if compiled else {name: kept_bytes(model, x) for name, model in plain.items()}
-    models = {n: torch.compile(m, fullgraph=True) for n, m in plain.items()} if compiled else plain
+    models: dict[str, Any] = {n: torch.compile(m, fullgraph=True) if compiled else m for n, m in plain.items()}
     seconds = {
-        kind: interleave(
+        kind: timed(
             {name: make(model, x) for name, model in models.items()},
             rounds=rounds,
-            warmup=1,
             what=what and f"{what}, {kind}",
             clock=clock,
         )
@@ -153,7 +157,7 @@ def growth(depths: list[int], *, rounds: int, clock: Clock, quiet: bool, dim: in
         models = {name: build(name, depth, dim) for name in names}
         steps = {name: trainer(model, x) for name, model in models.items()}
         what = "" if quiet else f"depth {depth}"
-        seconds = interleave(steps, rounds=rounds, warmup=1, what=what, clock=clock)
+        seconds = timed(steps, rounds=rounds, what=what, clock=clock)
         for name in names:
             added = statistics.median(t - b for t, b in zip(seconds[name], seconds[BASE], strict=True))
             per = 1e3 * statistics.median(seconds[name]) / (2 * depth)
@@ -206,10 +210,10 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, for a machine that others keep busy")
     given = parser.parse_args(argv)
     rounds = given.rounds or 7
-    clock = time.process_time if given.cpu_time else time.perf_counter
+    clock: Clock = "processor" if given.cpu_time else "wall"
     available, missing = find()
     results: dict[str, Any] = {"missing": missing, "threads": torch.get_num_threads(), "rounds": rounds}
-    results["clock"] = "CPU seconds" if given.cpu_time else "wall"
+    results["clock"] = clock
     speaks = not (given.json or given.quiet)
     for label in given.shape or SHAPES:
         for mode in ("eager", "compiled") if given.compiled else ("eager",):

@@ -353,12 +353,21 @@ def batch_permutation(config: SchemeConfig) -> None:
 
 @check
 def parameters_as_stated(config: SchemeConfig) -> None:
-    """The card's formula counts the parameters of the residual path (default options; d, M, L, N, n streams)."""
+    """The card's formulas count the parameters: of the residual path, and with the branches' against no_norm."""
     for depth, norm in ((4, "rmsnorm"), (7, "layernorm")):
-        frame = Frame(24, make_sites(depth), norm=norm)  # type: ignore[arg-type]
-        built = sum(p.numel() for p in config.build(frame).parameters())
-        names = {"d": 24, "M": 2 * depth, "L": depth, "N": frame.norm_parameters, "n": getattr(config, "streams", 0)}
-        stated = eval(config.card.extra_parameters, {"__builtins__": {}}, names)  # our own card, not user input
+        model = tiny_model(config, perturbed=False, depth=depth, norm=norm)
+        frame, shape = model.scheme.frame, model.config
+        names = {"d": shape.dim, "M": 2 * depth, "L": depth, "N": frame.norm_parameters, "V": VOCABULARY}
+        names |= {"n": getattr(config, "streams", 0), "F": shape.size_of_ffn, "h": shape.size_of_head}
+        plain = tiny_model(scheme("no_norm"), perturbed=False, depth=depth, norm=norm)
+        built = sum(p.numel() for p in model.scheme.parameters())
+        # Formulas of a card, which is code, not user input.
+        stated, inside = (
+            eval(text, {"__builtins__": {}}, names)
+            for text in (config.card.extra_parameters, config.card.branch_parameters)
+        )
+        more = model.num_parameters() - plain.num_parameters()
+        expect(more == built + inside, f"{more} more than no_norm at {names}, but the card says {built} + {inside}")
         expect(
             built == stated,
             f"{built} parameters at {names}, but the card says {config.card.extra_parameters} = {stated}",

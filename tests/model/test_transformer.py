@@ -141,8 +141,9 @@ def test_generation_keeps_the_mode_of_every_part():
 
 
 def test_mixing_in_low_precision_and_inference_mode():
+    model = build().bfloat16()
     with torch.inference_mode():
-        matrix = build().bfloat16().depth_mixing(TOKENS)
+        matrix = model.depth_mixing(TOKENS)
     assert torch.equal(matrix, torch.ones(7, 7).tril().expand(2, 8, 7, 7).bfloat16())
     with pytest.raises(UnsupportedError, match="differ by channel"):
         model = build(scheme=nl.scheme("attn_res", heads=2))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import normlab as nl
-from normlab.schemes import Frame, make_sites
+from normlab.schemes import Frame, depth_reads, make_sites
 from normlab.schemes.depth_reads import keys, merge, mix, weighted_sum
 from normlab.schemes.depth_stream import AHEAD, Sources
 
@@ -291,6 +291,28 @@ def test_checkpointing_and_torch_func_and_depth_mixing():
         assert torch.equal(model.depth_mixing(tokens), plain.depth_mixing(tokens))
 
 
+@pytest.mark.parametrize("name", ["attn_res", "block_attn_res", "hyper_connections", "mhc", "dense_former"])
+def test_shapes_are_found_on_the_meta_device(name):
+    with torch.device("meta"):
+        model = nl.Transformer(nl.TransformerConfig(vocab_size=11, dim=8, depth=5, heads=2, scheme=name))
+        assert model(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 3, 11)
+
+
+def test_plain_formulas_equal_the_ones_with_derivatives(monkeypatch):
+    """What compilers and torch.func get, for few terms and for many."""
+    arguments = torch.randn(3, 5, 2), torch.randn(3, 4), torch.randn(3, 4, 4)
+    expected = mix(arguments[0], arguments[1:])
+    o, lse, b, w = torch.randn(3, 4), torch.randn(3), torch.randn(3, 4), torch.randn(4)
+    merged, logits = merge(o, lse, b, w, 1e-6), keys(b, torch.stack([w, w]), None)
+    monkeypatch.setattr(depth_reads, "_plain", lambda: True)
+    for terms in (1, 128):
+        monkeypatch.setattr(depth_reads, "FUSED_TERMS", terms)
+        for one, other in zip(mix(arguments[0], arguments[1:]), expected, strict=True):
+            torch.testing.assert_close(one, other)
+    torch.testing.assert_close(merge(o, lse, b, w, 1e-6), merged)
+    torch.testing.assert_close(keys(b, torch.stack([w, w]), None), logits)
+
+
 def test_257_sources_train_a_step():
     """No cap on sources: 128 layers of Full, with every source reached by the gradient."""
     config = nl.TransformerConfig(vocab_size=16, dim=8, depth=128, heads=1, scheme="attn_res")
@@ -310,10 +332,11 @@ def test_257_sources_train_a_step():
     assert losses[1] < losses[0]
 
 
-@pytest.mark.parametrize("name", ["attn_res", "block_attn_res"])
-def test_compiled_whole(name):
+@pytest.mark.slow  # tracing takes its time; the contract suite compiles a small model of every scheme
+@pytest.mark.parametrize(("name", "depth"), [("attn_res", AHEAD + 1), ("block_attn_res", 6)])
+def test_compiled_whole(name, depth):
     """One graph, forwards and backwards, and no second one for another layer or another step."""
-    config = nl.TransformerConfig(vocab_size=11, dim=8, depth=5, heads=2, scheme=name)
+    config = nl.TransformerConfig(vocab_size=11, dim=8, depth=depth, heads=2, scheme=name, ffn="none")
     model = nl.Transformer(config)
     with torch.no_grad():
         model.scheme.queries.normal_()

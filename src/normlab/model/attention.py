@@ -191,8 +191,9 @@ class Attention(nn.Module):
         if mask is not None:
             # Finite, because a padded query may see nothing at all, and its NaN would reach the others' gradients.
             logits = logits.masked_fill(~mask, -1e30)
-        weights = logits.softmax(-1)
-        entropy = -torch.xlogy(weights, weights).sum(-1, keepdim=True)
+        # log Z - <w, z>, not -<w, log w>: the latter has no gradient where a weight is zero.
+        seen = logits if mask is None else logits.masked_fill(~mask, 0.0)
+        entropy = torch.logsumexp(logits, -1, keepdim=True) - (logits.softmax(-1) * seen).sum(-1, keepdim=True)
         beta = torch.zeros_like(entropy)
         for coefficient in ADAPTIVE_POLYNOMIAL:
             beta = beta * entropy + coefficient

@@ -64,7 +64,7 @@ def generate(
         raise InputError(f"generation needs a prompt of [batch, time >= 1]; this one is {tuple(tokens.shape)}")
     if max_new_tokens < 0 or not 0 <= temperature < math.inf:
         raise InputError(
-            f"max_new_tokens ({max_new_tokens}) and temperature ({temperature}) must not be negative or infinite"
+            f"max_new_tokens ({max_new_tokens}) and temperature ({temperature}) must be finite and not negative"
         )
     if top_k is not None and top_k < 1:
         raise InputError(f"top_k keeps at least one token, not {top_k}; None keeps all")

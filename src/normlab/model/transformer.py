@@ -179,11 +179,11 @@ class Transformer(nn.Module):
             return
         if mask.shape != (batch, keys):
             raise InputError(
-                f"the attention mask is [batch, keys] = {(batch, keys)}, true for real tokens; this one is {tuple(mask.shape)}"
+                f"the attention mask is [batch, keys] = {(batch, keys)}, true for real tokens; got {tuple(mask.shape)}"
             )
         if mask.is_floating_point():
             raise InputError(
-                "the attention mask holds true (or 1) for real tokens; an additive mask of floats is not one"
+                "the attention mask holds true (or 1) for real tokens; an additive mask of floats is refused"
             )
 
     def _outside(self, tokens: Tensor) -> str:

@@ -101,7 +101,10 @@ class Card:
     citation: str
     growth: str
     init: str = "plain: N(0, 0.02^2)"
-    extra_parameters: str = "0"  # evaluated by the tests against the built scheme
+    # Formulas that the contract suite evaluates: of the residual path, and of what the scheme asks of its branches and
+    # head (F is the FFN's inner width, h a head's, V the vocabulary).
+    extra_parameters: str = "0"
+    branch_parameters: str = "0"
     traffic: str = "2d read, 1d written"  # residual path, per token and branch, inner norms fused
     traps: tuple[str, ...] = ()
     parent: str | None = None  # the scheme that the neutral setting equals

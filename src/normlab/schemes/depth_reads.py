@@ -12,6 +12,7 @@ one vector per read (none with `recompute`). All take tokens flattened to one ax
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
-from normlab.schemes.norms import precise
+from normlab.schemes.norms import inverse_rms, precise
+
+FUSED_TERMS = 128  # sources times queries up to which a compiler is given single terms to fuse, not a batched product
 
 
 def transformed() -> bool:
@@ -27,9 +30,25 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def _plain() -> bool:
+    """Compilers fuse the plain formula and choose what to keep themselves; torch.func cannot see into ours."""
+    return torch.compiler.is_compiling() or transformed()
+
+
+def full_precision(device: torch.device) -> Any:
+    """Statistics are never taken in half precision: autocast is off inside."""
+    kind = device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
 def keys(v: Tensor, queries: Tensor, eps: float | None) -> Tensor:
     """Logits [tokens, queries] of the source v [tokens, d]; eps None leaves the keys as they are."""
-    return _Keys.apply(v, queries, eps)
+    if not _plain():
+        return _Keys.apply(v, queries, eps)
+    logits = precise(v) @ queries.t()
+    return logits if eps is None else logits * inverse_rms(v, eps)
 
 
 def mix(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -37,7 +56,20 @@ def mix(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, tuple[
 
     `logits` is [tokens, sources, queries]; a unit is one source [tokens, d] or several, [tokens, sources, d].
     """
-    lse, alpha, *outputs = _Mix.apply(logits, *units)
+    if not _plain():
+        lse, alpha, *outputs = _Mix.apply(logits, *units)
+        return lse, alpha, tuple(outputs)
+    lse = torch.logsumexp(logits, dim=1)
+    alpha = (logits - lse[:, None]).exp()
+    weights = alpha.to(units[0].dtype)
+    if weights.shape[1] * weights.shape[2] > FUSED_TERMS:
+        values = torch.cat(_joined(units), dim=1)
+        return lse, alpha, (weights.transpose(1, 2) @ values).unbind(1)
+    sources = [v for unit in units for v in ((unit,) if unit.dim() == 2 else unit.unbind(1))]
+    outputs = [
+        sum((weight[:, None] * v for weight, v in zip(column.unbind(1), sources, strict=True)), start=0)
+        for column in weights.unbind(2)
+    ]
     return lse, alpha, tuple(outputs)
 
 
@@ -45,7 +77,12 @@ def merge(
     o: Tensor, lse: Tensor, b: Tensor, query: Tensor, eps: float | None, *, rebuild: Sequence[Tensor] = ()
 ) -> Tensor:
     """h [tokens, d]. `rebuild`, the weights [tokens, sources] of o and its sources: keep these instead of o itself."""
-    return _Merge.apply(o, lse, b, query, eps, *rebuild)
+    if not _plain():
+        return _Merge.apply(o, lse, b, query, eps, *rebuild)
+    s = (precise(b) * query).sum(-1)
+    if eps is not None:
+        s = s * inverse_rms(b, eps).squeeze(-1)
+    return o + torch.sigmoid(s - lse).to(o.dtype)[:, None] * (b - o)
 
 
 def _inverse_rms(x: Tensor, eps: float | None) -> Tensor | None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from normlab.schemes.base import GPT2, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig
-from normlab.schemes.depth_reads import keys, merge, mix, transformed
+from normlab.schemes.depth_reads import full_precision, keys, merge, mix
 from normlab.schemes.norms import inverse_rms, precise
 
 AHEAD = 8  # reads of Full that are computed together
@@ -109,7 +109,8 @@ class DepthAttention(Scheme):
         closed = (*stream.closed, partial)
         if carry is None:
             return Sources(closed)
-        return self._closed(closed, carry, site.index + 1)
+        with full_precision(partial.device):
+            return self._closed(closed, carry, site.index + 1)
 
     def close(self, stream: Sources) -> Tensor:
         if self.config.output_read:
@@ -118,22 +119,22 @@ class DepthAttention(Scheme):
             h = sum_all(stream.all)
         return self.final(self._read(h))
 
-    def _attend(self, stream: Sources, read: int) -> tuple[Tensor, Ahead | None]:
-        """h of one read, and what is known ahead of the next ones."""
-        if not self.config.reads_fast or self._tape is not None or transformed():
-            return self.attend(stream.all, read), None
-        device = stream.closed[0].device.type
-        if torch.is_autocast_enabled(device):  # the products below are statistics: never in half precision
-            with torch.autocast(device, enabled=False):
-                return self._attend_ahead(stream, read)
-        return self._attend_ahead(stream, read)
-
-    # -- the stream across devices (a pipeline stage): what was computed ahead stays behind, and is computed again ----
+    # -- the stream across devices (a pipeline stage) ------------------------------------------------------------------
+    # `settled` is the tuple of closed sources in order, each [..., d]; `moving` is the open block's sum, or nothing right
+    # after a boundary. What was computed ahead stays out: the next read computes it again for the block it lies in.
     def to_parts(self, stream: Sources) -> Parts:
         return Parts(stream.closed, () if stream.partial is None else (stream.partial,))
 
     def from_parts(self, parts: Parts, like: Sources, site: Site | None) -> Sources:
         return Sources(parts.settled, parts.moving[0] if parts.moving else None)
+
+    # -- one read, either way ----------------------------------------------------------------------------------------
+    def _attend(self, stream: Sources, read: int) -> tuple[Tensor, Ahead | None]:
+        """h of one read, and what is known ahead of the next ones."""
+        if not self.config.reads_fast or self._tape is not None:
+            return self.attend(stream.all, read), None
+        with full_precision(stream.closed[0].device):
+            return self._attend_ahead(stream, read)
 
     # -- the reference -----------------------------------------------------------------------------------------------
     def attend(self, sources: tuple[Tensor, ...], read: int) -> Tensor:

@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from normlab.schemes.base import GPT2, Access, Card, Frame, Scheme, SchemeConfig, Site
-from normlab.schemes.depth_reads import keys, transformed
-from normlab.schemes.norms import inverse_rms, precise
+from normlab.schemes.depth_reads import full_precision, keys
+from normlab.schemes.norms import precise
 from normlab.schemes.sinkhorn import sinkhorn
 
 Matrix = list[list[float]]
@@ -112,9 +112,7 @@ def write_streams(streams: Tensor, y: Tensor, weights: Weights) -> Tensor:
 
 def normed_product(x: Tensor, matrix: Tensor, eps: float) -> Tensor:
     """RMSNorm(x) matrix, in float32 or better, without materialising the normalised copy: 1/rms factors out."""
-    if transformed():
-        return (precise(x) @ matrix.to(precise(x).dtype)) * inverse_rms(x, eps)
-    with torch.autocast(x.device.type, enabled=False):
+    with full_precision(x.device):
         found = keys(x.reshape(-1, x.shape[-1]), matrix.to(precise(x).dtype).t(), eps)
     return found.view(*x.shape[:-1], -1)
 
