@@ -58,7 +58,7 @@ class TrainConfig(Config):
     seed: int = Field(default=0, ge=0)
     lr: float = Field(default=1e-3, gt=0)
     schedule: Schedule = Schedule(warmup=100)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
     clip: float | None = Field(default=1.0, gt=0)
@@ -130,7 +130,7 @@ class Trainer:
         self._resume()
         self.log.open()
         try:
-            with _stop_signals() as stopped:
+            with stop_signals() as stopped:
                 self._train(stopped)
             if stopped:
                 raise KeyboardInterrupt
@@ -261,7 +261,7 @@ class Trainer:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[list[int]]:
+def stop_signals() -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM become a mark that the loop sees between two steps; a second one stops at once."""
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
