@@ -143,10 +143,13 @@ class Trainer:
         left = range(self.step, config.steps)
         begun = time.monotonic() - self.seconds
         self.model.train()
+        if self.step == 0:
+            self.observe()
         for _ in progress(left, what=f"{self.folder.name}: training", quiet=self.quiet or not left):
             self.last = self._one()
             self.seconds = time.monotonic() - begun
             self._watch()
+            self.observe()
             if self.step % config.log_every == 0 or self.step == config.steps or self.status == "diverged":
                 self.log.write({"kind": "train", **self.last, "seconds": round(self.seconds, 3)})
             if config.evaluate_every and self.step % config.evaluate_every == 0 and self.step < config.steps:
@@ -220,11 +223,20 @@ class Trainer:
             **self.last,
             "seconds": round(self.seconds, 3),
             "weights": self.scores(),
+            **self.facts(),
             **provenance(self.device, self.config.seed),
         }
         self.log.write({"kind": "end", "step": self.step, "status": self.status})
         write_json(self.folder / "summary.json", finite(summary))
         return finite(summary)
+
+    # -- for subclasses ----------------------------------------------------------------------------------------------
+    def observe(self) -> None:
+        """Called before the first step and after each one; may write records to `self.log`."""
+
+    def facts(self) -> dict[str, Any]:
+        """More values for the summary."""
+        return {}
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
     def _tensors(self) -> dict[str, Tensor]:
