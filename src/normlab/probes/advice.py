@@ -1,0 +1,82 @@
+"""Why each verdict matters and what to try, in words. The rules that find them are in `verdicts`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Text(NamedTuple):
+    why: str
+    advice: str
+
+
+TEXTS = {
+    "non_finite": Text(
+        "every number behind it is NaN: the model cannot be used or judged",
+        "go back to the last checkpoint with finite weights; look at the loss scale, the learning rate "
+        "and the clipping",
+    ),
+    "exploding_stream": Text(
+        "the growth is exponential, not the square root of depth that random branches give: late layers "
+        "see only the last few, and half precision overflows",
+        "scale residual projections by 1/sqrt(2 L) at initialisation, or use a scheme that bounds the "
+        "stream: normlab swap MODEL --scheme peri_norm",
+    ),
+    "pre_norm_dilution": Text(
+        "the stream grows while branches do not, so each late layer is a small correction: depth is paid "
+        "for and hardly used",
+        "LayerNorm scaling, peri-norm or attention residuals: normlab swap MODEL --scheme ln_scaling (or "
+        "peri_norm, block_attn_res)",
+    ),
+    "gradient_imbalance": Text(
+        "one learning rate cannot fit layers whose gradients differ this much: some hardly learn, or others diverge",
+        "late-heavy: pre_norm, deep_norm or a longer warm-up; early-heavy: peri_norm or ln_scaling. "
+        "normlab swap MODEL --scheme deep_norm",
+    ),
+    "representation_collapse": Text(
+        "when all tokens are one vector the layers behind cannot tell them apart; attention averages, and "
+        "nothing undoes it",
+        "less mixing per layer: pre_norm or peri_norm instead of post_norm, qk_norm, or a smaller initial "
+        "output projection",
+    ),
+    "attention_dispersion": Text(
+        "uniform attention averages all tokens: nothing is looked up, and its output shrinks with length. "
+        "At initialisation this is how attention starts; in a trained model it is a fault",
+        "sharper logits: qk_norm with a learned scale, or a smaller norm gain before attention; normlab "
+        "lengthgen shows the effect on length",
+    ),
+    "attention_sinks": Text(
+        "heads park their weight there when they have nothing to add; common in trained decoders. "
+        "Evicting that token from a cache breaks the model, and windows without it read differently",
+        "keep the first tokens in a sliding cache; gated attention or a softmax with an extra zero logit "
+        "removes the need",
+    ),
+    "massive_activations": Text(
+        "a few constant, huge coordinates act as a bias and feed attention sinks; they dominate mean "
+        "norms and break quantisation and half precision",
+        "read the median token's norm, not the mean; keep these coordinates in high precision when "
+        "quantising; peri_norm bounds them in a new model",
+    ),
+    "dead_branches": Text(
+        "its parameters cost memory and time and do not change the stream",
+        "prune it (normlab prune), or look for zeroed output projections, a gate at zero, or dead activations",
+    ),
+    "oversized_branch": Text(
+        "one branch overwrites the stream, so the layers before it count for little",
+        "look at the scale of its output projection; peri_norm or a norm on the branch output bounds it",
+    ),
+    "duplicated_layers": Text(
+        "copies waste depth until training separates them: depth up-scaling that was not trained on, or a "
+        "loading mistake",
+        "continue training, or remove the copies (normlab prune)",
+    ),
+    "wasted_layers": Text(
+        "confirmed by skipping: on this text and loss the layer does nothing that the others do not",
+        "prune it: normlab prune MODEL; in a new model, fewer layers or a scheme that lets late layers "
+        "act (ln_scaling)",
+    ),
+    "stream_homogenisation": Text(
+        "n streams that carry the same vector cost n times the memory for one stream's worth",
+        "fewer streams, or check that the residual mixing is applied and doubly stochastic",
+    ),
+}

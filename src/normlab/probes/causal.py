@@ -1,0 +1,229 @@
+"""Skip a layer, measure the loss: the only test that shows whether a layer matters.
+
+Skipping means that the stream passes by. Layers before the skipped one are not computed again: the stream in front
+of it is kept (one tensor, not one per layer) and put back in. That shortcut is tried on the whole model first, and
+given up if it does not reproduce the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.probes.losses import Loss
+from normlab.probes.scheme_trace import SchemeLayout, SchemeTracer
+from normlab.probes.trace import Layout, Record, first_tensor, slow_path
+
+
+class _Stop(Exception):
+    """Ends a forward pass that has told what it should."""
+
+
+@dataclass
+class SkipEffects:
+    """What happens without layers: `loss[s]` without layer s, `runs` as (first layer, how many, loss), and
+    `later[s][l]`, the relative change of layer l's update at the last token."""
+
+    baseline: float
+    loss: list[float]
+    runs: list[tuple[int, int, float]] = field(default_factory=list)
+    later: list[list[float | None]] = field(default_factory=list)
+    shortcut: bool = True
+
+
+class Skipper:
+    """Replaces the forward of the layers for the time of one pass; layers are counted by calls."""
+
+    def __init__(self, layout: Layout, batch: Any, loss: Loss) -> None:
+        self.layout, self.batch, self.loss = layout, batch, loss
+        self.template: Any = None  # what the first layer returned: the rest of a tuple is handed on with it
+        self.depth = self.passes = 0
+        self.updates: dict[tuple[int, int], Tensor] = {}
+
+    @torch.no_grad()
+    def run(self, behave: Callable[[int, Any, Tensor], Any]) -> float | None:
+        """One pass; `behave(index, compute, x)` returns a layer's output. None if it was stopped."""
+        with self._patched(behave), slow_path():
+            try:
+                return float(self.loss(self.layout.model, self.batch))
+            except _Stop:
+                return None
+
+    @contextmanager
+    def _patched(self, behave: Callable[[int, Any, Tensor], Any]) -> Any:
+        self.passes, count = -1, 0
+
+        def begin(*_: Any) -> None:  # a loss may run the model more than once
+            nonlocal count
+            self.passes, count = self.passes + 1, 0
+
+        def replaced(original: Any) -> Any:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                nonlocal count
+                count += 1
+
+                def compute(x: Tensor) -> Any:
+                    positional, named = _swap((args, kwargs), x)
+                    return original(*positional, **named)
+
+                return behave(count - 1, compute, first_tensor((args, kwargs)))
+
+            return forward
+
+        handle = self.layout.model.register_forward_pre_hook(begin)
+        modules = {id(layer): layer for _, layer in self.layout.layers}.values()
+        for layer in modules:
+            layer.forward = replaced(layer.forward)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            handle.remove()
+            for layer in modules:
+                del layer.forward
+
+    def baseline(self) -> float:
+        self.updates.clear()
+
+        def plain(index: int, compute: Any, x: Tensor) -> Any:
+            output = compute(x)
+            if index == 0:
+                self.template = output
+            self.depth = max(self.depth, index + 1)
+            self.updates[self.passes, index] = _last(first_tensor(output)) - _last(x)
+            return output
+
+        value = self.run(plain)
+        assert value is not None
+        return value
+
+    def passed(self, x: Tensor) -> Any:
+        return _swap(self.template, x)
+
+    def without(self, skipped: range, stream: Tensor | None) -> tuple[float, list[float | None]]:
+        """Loss without some layers, and how much the last token's update changes in each later layer."""
+        later: list[float | None] = [None] * self.depth
+
+        def behave(index: int, compute: Any, x: Tensor) -> Any:
+            if index < skipped.start and stream is not None:
+                return self.passed(x)
+            if index in skipped:
+                return self.passed(stream if stream is not None and index == skipped.start else x)
+            output = compute(x)
+            if index >= skipped.stop:
+                known = self.updates[self.passes, index]
+                change = _last(first_tensor(output)) - _last(x) - known
+                later[index] = float(change.norm() / known.norm().clamp_min(1e-30))
+            return output
+
+        value = self.run(behave)
+        assert value is not None
+        return value, later
+
+    def advance(self, layer: int, stream: Tensor | None) -> Tensor:
+        """The stream behind `layer`, given the one in front of it (None: from the embedding)."""
+        kept: list[Tensor] = []
+
+        def behave(index: int, compute: Any, x: Tensor) -> Any:
+            if index < layer:
+                return self.passed(x)
+            kept.append(first_tensor(compute(x if stream is None else stream)))
+            raise _Stop
+
+        self.run(behave)
+        return kept[0]
+
+    def resumes(self, layer: int, stream: Tensor, baseline: float) -> bool:
+        """Does a pass that starts at `layer` with the kept stream give the loss of a whole pass?"""
+
+        def behave(index: int, compute: Any, x: Tensor) -> Any:
+            return self.passed(x) if index < layer else compute(stream if index == layer else x)
+
+        value = self.run(behave)
+        return value is not None and abs(value - baseline) <= 1e-4 * max(abs(baseline), 1e-3)
+
+
+class SchemeSkipper:
+    """Skips by dropping the writes of a layer (or, for a stream of numbered sources, by writing zero)."""
+
+    def __init__(self, layout: SchemeLayout, batch: Any, loss: Loss) -> None:
+        self.layout, self.batch, self.loss = layout, batch, loss
+        self.depth = len(layout.layers)
+        self.updates: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def _run(self, skipped: range, keep: Callable[[int, Tensor], None]) -> float:
+        def on_layer(record: Record) -> None:
+            keep(record.index, _last(record.after) - _last(record.before))
+
+        with SchemeTracer(self.layout, on_layer, skipped=skipped), slow_path():
+            return float(self.loss(self.layout.model, self.batch))
+
+    def baseline(self) -> float:
+        return self._run(range(0), self.updates.__setitem__)
+
+    def without(self, skipped: range, _stream: Tensor | None) -> tuple[float, list[float | None]]:
+        later: list[float | None] = [None] * self.depth
+
+        def keep(index: int, update: Tensor) -> None:
+            if index >= skipped.stop:
+                known = self.updates[index]
+                later[index] = float((update - known).norm() / known.norm().clamp_min(1e-30))
+
+        return self._run(skipped, keep), later
+
+
+def skip_layers(
+    layout: Layout, batch: Any, loss: Loss, *, runs: Iterable[tuple[int, int]] = (), track: Any = None
+) -> SkipEffects:
+    """Skip each layer alone, then each (start, length) of `runs`. `track` wraps the loop to show progress."""
+    skipper: Any = (
+        SchemeSkipper(layout, batch, loss) if isinstance(layout, SchemeLayout) else Skipper(layout, batch, loss)
+    )
+    baseline = skipper.baseline()
+    # The contrastive loss runs the model twice a batch, and a scheme's stream may be more than a tensor.
+    effects = SkipEffects(baseline, [], shortcut=loss.name != "contrastive" and isinstance(skipper, Skipper))
+    wanted = {start: [n for s, n in runs if s == start] for start, _ in runs}
+    stream: Tensor | None = None
+    steps = range(skipper.depth)
+    for layer in track(steps) if track else steps:
+        if effects.shortcut and layer > 0:
+            stream = skipper.advance(layer - 1, stream)
+            if layer == 1:
+                effects.shortcut = skipper.resumes(1, stream, baseline)
+        usable = stream if effects.shortcut else None
+        value, later = skipper.without(range(layer, layer + 1), usable)
+        effects.loss.append(value)
+        effects.later.append(later)
+        for length in wanted.get(layer, []):
+            value, _ = skipper.without(range(layer, layer + length), usable)
+            effects.runs.append((layer, length, value))
+    return effects
+
+
+def _last(x: Tensor) -> Tensor:
+    return x[:, -1].detach().clone()
+
+
+def _swap(value: Any, replacement: Tensor) -> Any:
+    """The same structure with its first floating tensor replaced."""
+    done = False
+
+    def walk(item: Any) -> Any:
+        nonlocal done
+        if done:
+            return item
+        if isinstance(item, Tensor):
+            if item.is_floating_point():
+                done = True
+                return replacement
+            return item
+        if isinstance(item, (tuple, list)):
+            return type(item)(walk(part) for part in item)
+        return {key: walk(part) for key, part in item.items()} if isinstance(item, dict) else item
+
+    return walk(value)

@@ -1,0 +1,301 @@
+"""Run everything on one model: identity check, streaming statistics, attention, gradients, causal skips, verdicts."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normlab.errors import InputError
+from normlab.probes import expected, gradients, metrics
+from normlab.probes.causal import SkipEffects, skip_layers
+from normlab.probes.diagnosis import Diagnosis
+from normlab.probes.loading import eager_attention
+from normlab.probes.locate import locate
+from normlab.probes.losses import Loss, call, pick, token_ids, with_ids
+from normlab.probes.roles import Row
+from normlab.probes.rules import judge
+from normlab.probes.statistics import AttentionStatistics, StreamStatistics
+from normlab.probes.summary import column, summarise
+from normlab.probes.texts import position_limit
+from normlab.probes.trace import Layout, slow_path, tracer, verify
+from normlab.probes.verdicts import Findings
+from normlab.probes.weights import duplicates, nonfinite_weights
+
+# What could stand in for a skip: each is correlated with the measured effect.
+CHEAP = (
+    "block_influence",
+    "angular_distance",
+    "attention_ratio",
+    "ffn_ratio",
+    "norm",
+    "token_cosine",
+    "effective_rank",
+    "entropy",
+    "sink_mass",
+    "gradient_norm",
+    "stream_gradient",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure. The defaults take about a minute for 125M parameters on a CPU."""
+
+    loss: Any = "auto"  # "causal", "masked", "contrastive", "none", or a function of (model, batch)
+    mask_id: int | None = None
+    attention: bool = True
+    lengths: tuple[int, ...] | None = None  # None: 64, 128, ... up to the limit of the model and of the text
+    longest: int = 1024
+    skips: bool = True
+    skip_tokens: int = 512
+    seed: int = 0
+
+
+def diagnose(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    name: str | None = None,
+    row: Row | None = None,
+    plan: Plan | None = None,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Diagnosis:
+    """Diagnose a live model on batches: token ids [batch, tokens], dicts of keyword arguments, or tuples.
+
+    >>> nl.diagnose(model, [tokens]).to_html("report.html")
+
+    `options` are fields of `Plan` (loss=, lengths=, skips=False, ...). The model is put in eval mode for the time of
+    the call; its weights, gradients and mode are left as they were.
+    """
+    plan = plan or Plan(**options)
+    batches = list(batches)
+    if not batches:
+        raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
+    say = progress or (lambda _message: None)
+    start = time.perf_counter()
+    with _prepared(model):
+        small = _first_rows(batches[0])
+        layout = locate(model, lambda: call(model, small), row=row)
+        say("checking the residual identity")
+        errors = verify(layout, lambda: call(model, small))
+        say("streaming statistics")
+        stream = _stream(layout, batches)
+        rows = stream.rows()
+        broken = nonfinite_weights(model)
+        healthy = not broken and not any(r["nonfinite"] for r in rows)
+        lengths: list[dict[str, Any]] = []
+        if plan.attention and healthy:
+            say("attention")
+            lengths = _attention(layout, batches, rows, plan)
+        loss = pick(plan.loss, model, batches[0], mask_id=plan.mask_id, seed=plan.seed) if healthy else None
+        value = math.nan
+        if loss is not None:
+            say("gradients")
+            found, value = gradients.measure(layout, batches, loss)
+            _join(rows, found)
+        causal = _skips(layout, batches, loss, stream, rows, plan, say) if loss is not None and plan.skips else None
+    summary = summarise(rows, lengths)
+    alike = [value for value in column(rows, "homogenisation") if value == value]
+    findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal, alike)
+    return Diagnosis(
+        name=name or type(model).__name__,
+        architecture=type(layout.layers[0][1]).__name__,
+        placement=layout.placement,
+        inferred=layout.inferred,
+        identity_error=max(errors),
+        embedding=stream.embedding,
+        layers=rows,
+        summary=summary,
+        verdicts=judge(findings),
+        lengths=lengths,
+        angular=stream.angular_matrix(),
+        causal=causal,
+        loss={"name": loss.name, "value": value, "chance": loss.chance} if loss else None,
+        theory=_theory(layout, stream, rows),
+        how=_how(model, stream, batches, plan, time.perf_counter() - start),
+        notes=_notes(layout, loss, healthy),
+    )
+
+
+@contextmanager
+def _prepared(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no key-value cache, for the time of the block."""
+    modes = {module: module.training for module in model.modules()}
+    config = getattr(model, "config", None)
+    cached = getattr(config, "use_cache", None)
+    model.eval()
+    if cached:
+        config.use_cache = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        if cached:
+            config.use_cache = cached  # type: ignore[union-attr]
+
+
+def _first_rows(batch: Any, *, rows: int = 2, tokens: int = 64) -> Any:
+    """A small piece of a batch for the identity check: it is of the same kind, and every layer is still run."""
+    ids = token_ids(batch)
+    return batch if ids is None else with_ids(batch, ids[:rows, :tokens])
+
+
+def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
+    statistics = StreamStatistics()
+    with tracer(layout, statistics), torch.no_grad(), slow_path():
+        for batch in batches:
+            call(layout.model, batch)
+    return statistics
+
+
+def _attention(layout: Layout, batches: list[Any], rows: list[dict[str, Any]], plan: Plan) -> list[dict[str, Any]]:
+    """Weights at the batch's own length into the rows; then the means over layers against length."""
+    with eager_attention(layout.model):
+        first = AttentionStatistics()
+        with tracer(layout, first, weights=True), torch.no_grad(), slow_path():
+            call(layout.model, _first_rows(batches[0], tokens=1 << 30))
+        found = first.rows()
+        if not any("entropy" in row for row in found):
+            return []
+        _join(rows, found)
+        return [_at_length(layout, batches[0], text, plan) for text in _texts(layout.model, batches, plan)]
+
+
+def _texts(model: nn.Module, batches: list[Any], plan: Plan) -> list[Tensor]:
+    """Token ids [1 or 2, n] for each length n, cut from all batches laid end to end."""
+    parts = [ids for ids in (token_ids(batch) for batch in batches) if ids is not None]
+    if not parts:
+        return []
+    ids = torch.cat([part.flatten() for part in parts])
+    limit = min(len(ids), plan.longest, position_limit(model) or plan.longest)
+    wanted = plan.lengths or [64 << k for k in range(20) if 64 << k <= limit]
+    return [ids[: n * max(1, min(2, len(ids) // n))].reshape(-1, n) for n in wanted if n <= limit]
+
+
+def _at_length(layout: Layout, batch: Any, ids: Tensor, plan: Plan) -> dict[str, Any]:
+    statistics = AttentionStatistics()
+    with tracer(layout, statistics, weights=True), torch.no_grad(), slow_path():
+        call(layout.model, with_ids(batch, ids))
+    rows = statistics.rows()
+    names = ("entropy", "max_weight", "sink_mass", "attention_output_rms")
+    means = {name: sum(column(rows, name)) / len(rows) for name in names}
+    return {"length": ids.shape[1], **means, "layers": rows}
+
+
+def _skips(
+    layout: Layout, batches: list[Any], loss: Loss, stream: StreamStatistics, rows: list[dict[str, Any]], plan: Plan,
+    say: Callable[[str], None],
+) -> dict[str, Any]:  # fmt: skip
+    batch = _skip_batch(batches[0], loss, plan)
+    runs = _candidates(stream.angular_matrix())
+
+    def track(steps: range) -> Iterator[int]:
+        for step in steps:
+            say(f"skipping layer {step + 1} of {len(steps)}")
+            yield step
+
+    effects = skip_layers(layout, batch, loss, runs=runs, track=track)
+    change = [value - effects.baseline for value in effects.loss]
+    _join(rows, [{"layer": i, "skip_loss_change": value} for i, value in enumerate(change)])
+    return _causal_report(effects, change, rows, loss)
+
+
+def _causal_report(effects: SkipEffects, change: list[float], rows: list[dict[str, Any]], loss: Loss) -> dict[str, Any]:
+    learnt = loss.chance - effects.baseline if loss.chance is not None else math.nan
+    best: dict[int, dict[str, Any]] = {}
+    for first, length, value in effects.runs:
+        entry = {"first": first, "length": length, "change": value - effects.baseline}
+        if length not in best or entry["change"] < best[length]["change"]:
+            best[length] = entry
+    return {
+        "loss": effects.baseline,
+        "chance": loss.chance,
+        "learnt": learnt,
+        # A model that does not beat chance has nothing to lose: skipping its layers says nothing about them.
+        "informative": bool(learnt > 0.05 * loss.chance) if loss.chance else False,
+        "change": change,
+        "runs": [best[length] for length in sorted(best)],
+        "later": effects.later,
+        "correlation": {
+            name: metrics.spearman(column(rows, name), change) for name in CHEAP if any(name in row for row in rows)
+        },
+    }
+
+
+def _skip_batch(batch: Any, loss: Loss, plan: Plan) -> Any:
+    ids = token_ids(batch)
+    if ids is None or loss.name == "contrastive" or (isinstance(batch, dict) and "labels" in batch):
+        return batch  # the number of windows is part of the contrastive task
+    length = min(ids.shape[1], 128)
+    return with_ids(batch, ids[: max(1, plan.skip_tokens // length), :length])
+
+
+def _candidates(angular: list[list[float | None]], *, tries: int = 3) -> list[tuple[int, int]]:
+    """Runs worth skipping: for n = 2, 4, 8 ... up to half of the depth, the starts with the least angular distance."""
+    depth, runs, length = len(angular), [], 2
+    while length <= depth // 2:
+        starts = [s for s in range(depth - length + 1) if angular[s][length - 1] is not None]
+        starts.sort(key=lambda s: angular[s][length - 1] or 0.0)
+        runs += [(start, length) for start in starts[:tries]]
+        length *= 2
+    return runs
+
+
+def _join(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
+    known = {row["layer"]: row for row in rows}
+    for row in more:
+        known[row["layer"]].update(row)
+
+
+def _theory(layout: Layout, stream: StreamStatistics, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    start = stream.embedding
+    low, high = expected.xiong_bounds(len(rows), stream.width)
+    sizes = [[row[key] for key in ("attention_norm", "ffn_norm") if key in row] for row in rows]
+    pre = layout.placement.startswith(("pre_norm", "peri_norm", "res_norm"))
+    tokens = max(2, stream.shape[1] if stream.shape else 2)
+    return {
+        "growth_exponent": expected.growth_exponent(layout.placement),
+        "xiong": {"low": low, "high": high} if layout.placement.startswith("pre_norm") else None,
+        "orthogonal": expected.orthogonal_sum(start["norm"], sizes) if pre else None,
+        "sphere_cosine": expected.sphere_cosine(layout.placement, start["token_cosine"], len(rows), tokens=tokens),
+    }
+
+
+def _how(model: nn.Module, stream: StreamStatistics, batches: list[Any], plan: Plan, seconds: float) -> dict[str, Any]:
+    parameter = next(model.parameters())
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "dtype": str(parameter.dtype).removeprefix("torch."),
+        "device": str(parameter.device),
+        "tokens": stream.tokens,
+        "batches": len(batches),
+        "window": stream.shape[1] if stream.shape else None,
+        "width": stream.width,
+        "seed": plan.seed,
+        "seconds": round(seconds, 1),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _notes(layout: Layout, loss: Loss | None, healthy: bool) -> list[str]:
+    notes = list(layout.notes)
+    if not healthy:
+        notes.append("attention, gradients and skips were left out: NaN or infinities are present")
+    elif loss is None:
+        notes.append("no loss fits this model and input, so gradients and skips were not measured; pass loss=")
+    if layout.mutated:
+        names = ", ".join(sorted(name or "the stream" for name in layout.mutated))
+        notes.append(f"changed in place by the model, so copied first: {names}")
+    return notes

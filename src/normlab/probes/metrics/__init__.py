@@ -1,0 +1,40 @@
+"""Pure functions from tensors to numbers; each is tested against a closed form."""
+
+from normlab.probes.metrics.activations import median_magnitude, nonfinite, top_magnitude
+from normlab.probes.metrics.attention import max_weight, normalised_entropy, sink, visible_keys
+from normlab.probes.metrics.rank import gini, power_law, ranks, spearman
+from normlab.probes.metrics.stream import (
+    angular_distance,
+    block_influence,
+    cosine,
+    exponential_rate,
+    growth_exponent,
+    token_norms,
+)
+from normlab.probes.metrics.streams import composite_gain, homogenisation
+from normlab.probes.metrics.tokens import effective_rank, token_cosine, token_variance
+
+__all__ = [
+    "angular_distance",
+    "block_influence",
+    "composite_gain",
+    "cosine",
+    "effective_rank",
+    "exponential_rate",
+    "gini",
+    "growth_exponent",
+    "homogenisation",
+    "max_weight",
+    "median_magnitude",
+    "nonfinite",
+    "normalised_entropy",
+    "power_law",
+    "ranks",
+    "sink",
+    "spearman",
+    "token_cosine",
+    "token_norms",
+    "token_variance",
+    "top_magnitude",
+    "visible_keys",
+]

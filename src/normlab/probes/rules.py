@@ -1,0 +1,304 @@
+"""The rules: each looks at the findings and returns a verdict or None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from normlab.probes.advice import TEXTS
+from normlab.probes.metrics import spearman
+from normlab.probes.summary import column, finite, median
+from normlab.probes.verdicts import LIMITS, SEVERITIES, Findings, Verdict, listed, normal
+
+Rule = Callable[[Findings], "Verdict | None"]
+RULES: list[Rule] = []
+
+
+def rule(function: Rule) -> Rule:
+    RULES.append(function)
+    return function
+
+
+def judge(findings: Findings) -> list[Verdict]:
+    """All verdicts, the worst first. With NaN or infinities the other rules are silent: their numbers mean nothing."""
+    first = non_finite(findings)
+    if first is not None:
+        return [first]
+    found = [verdict for verdict in (check(findings) for check in RULES) if verdict is not None]
+    return sorted(found, key=lambda verdict: SEVERITIES.index(verdict.severity))
+
+
+def _verdict(
+    id: str, severity: str, title: str, value: float, limit: float, layers: tuple[int, ...], normal: str
+) -> Verdict:
+    text = TEXTS[id]
+    return Verdict(id, severity, title, value, limit, layers, normal, text.why, text.advice)
+
+
+def non_finite(f: Findings) -> Verdict | None:
+    layers = tuple(row["layer"] for row in f.rows if row.get("nonfinite", 0) > 0)
+    if not layers and not f.nonfinite_weights:
+        return None
+    where = (
+        f"weights {', '.join(f.nonfinite_weights[:3])}"
+        if f.nonfinite_weights
+        else f"the stream from {listed(layers[:1])}"
+    )
+    return _verdict(
+        "non_finite",
+        "bad",
+        f"NaN or infinity in {where}",
+        float(len(f.nonfinite_weights) or len(layers)),
+        0.0,
+        layers,
+        "none",
+    )
+
+
+@rule
+def exploding_stream(f: Findings) -> Verdict | None:
+    rate = f.summary["exponential_rate"]
+    if not (rate > LIMITS["explosion"] and f.summary["growth"] > 4 and len(f.rows) >= 3):
+        return None
+    return _verdict(
+        "exploding_stream",
+        "bad",
+        f"the stream grows by a factor {math.exp(rate):.2f} in every layer",
+        math.exp(rate),
+        math.exp(LIMITS["explosion"]),
+        tuple(row["layer"] for row in f.rows),
+        normal("exponential_rate") + " (log factor)",
+    )
+
+
+@rule
+def pre_norm_dilution(f: Findings) -> Verdict | None:
+    early, late = f.summary["early_contribution"], f.summary["late_contribution"]
+    if f.placement.startswith("post_norm") or not (late < LIMITS["dilution"] and late < 0.5 * early) or len(f.rows) < 4:
+        return None
+    quarter = tuple(row["layer"] for row in f.rows[-max(1, len(f.rows) // 4) :])
+    return _verdict(
+        "pre_norm_dilution",
+        "warn",
+        f"late branches add {100 * late:.1f} % of the stream, early ones {100 * early:.0f} %",
+        late,
+        LIMITS["dilution"],
+        quarter,
+        normal("late_contribution"),
+    )
+
+
+@rule
+def gradient_imbalance(f: Findings) -> Verdict | None:
+    gradients = column(f.rows, "gradient_norm")
+    if len(set(gradients)) == 1:
+        gradients = column(f.rows, "stream_gradient")
+    known = finite(gradients)
+    if len(known) < 3:
+        return None
+    spread = max(known) / max(min(known), 1e-30)
+    if spread <= LIMITS["gradient_spread"]:
+        return None
+    trend = spearman(list(range(len(gradients))), gradients)
+    early = sum(known[: len(known) // 2]) > sum(known[(len(known) + 1) // 2 :])
+    kind = "early-heavy: they grow toward the input" if early else "late-heavy: they vanish toward the input"
+    worst = tuple(i for i, g in enumerate(gradients) if g <= min(known) * 2)
+    return _verdict(
+        "gradient_imbalance",
+        "bad" if spread > 100 else "warn",
+        f"gradients differ {spread:.3g}-fold between layers, {kind} (rank correlation with depth {trend:+.2f})",
+        spread,
+        LIMITS["gradient_spread"],
+        worst,
+        normal("gradient_spread"),
+    )
+
+
+@rule
+def representation_collapse(f: Findings) -> Verdict | None:
+    robust = column(f.rows, "token_cosine_robust")
+    layers = tuple(i for i, value in enumerate(robust) if value > LIMITS["collapse"])
+    if not layers:
+        return None
+    value = max(finite(robust))
+    return _verdict(
+        "representation_collapse",
+        "bad",
+        f"tokens point the same way: mean cosine {value:.3f} in {listed(layers)}",
+        value,
+        LIMITS["collapse"],
+        layers,
+        normal("token_cosine_robust"),
+    )
+
+
+@rule
+def attention_dispersion(f: Findings) -> Verdict | None:
+    entropy = column(f.rows, "entropy")
+    layers = tuple(i for i, value in enumerate(entropy) if value > LIMITS["uniform"])
+    exponent = f.summary["max_weight_exponent"]
+    if len(layers) < 0.5 * max(len(finite(entropy)), 1):
+        return None
+    value = median([entropy[i] for i in layers])
+    decay = f"; the largest weight falls as length^{exponent:.2f}" if math.isfinite(exponent) else ""
+    return _verdict(
+        "attention_dispersion",
+        "warn",
+        f"attention is nearly uniform (entropy {value:.3f} of the maximum) in {listed(layers)}{decay}",
+        value,
+        LIMITS["uniform"],
+        layers,
+        f"entropy {normal('entropy')}; exponent {normal('max_weight_exponent')}",
+    )
+
+
+@rule
+def attention_sinks(f: Findings) -> Verdict | None:
+    masses = column(f.rows, "sink_mass")
+    layers = tuple(i for i, value in enumerate(masses) if value > LIMITS["sink"])
+    if len(layers) < max(1, 0.25 * len(finite(masses))):
+        return None
+    value = max(finite(masses))
+    place = f.rows[masses.index(value)].get("sink_position", 0)
+    return _verdict(
+        "attention_sinks",
+        "note",
+        f"up to {100 * value:.0f} % of the attention goes to position {place}, in {listed(layers)}",
+        value,
+        LIMITS["sink"],
+        layers,
+        f"mean mass {normal('sink_mass')}",
+    )
+
+
+@rule
+def massive_activations(f: Findings) -> Verdict | None:
+    layers = tuple(i for i, value in enumerate(column(f.rows, "massive")) if value > 0)
+    if not layers:
+        return None
+    top = max((f.rows[i] for i in layers), key=lambda row: row["max_magnitude"])
+    ratio = top["max_magnitude"] / max(top["median_magnitude"], 1e-30)
+    return _verdict(
+        "massive_activations",
+        "note",
+        f"coordinate {top['max_coordinate']} reaches {top['max_magnitude']:.3g} at position {top['max_position']}, "
+        f"{ratio:.2g} times the median, in {listed(layers)}",
+        ratio,
+        1000.0,
+        layers,
+        f"peak / median {normal('peak_over_median')}",
+    )
+
+
+@rule
+def dead_branches(f: Findings) -> Verdict | None:
+    found: list[tuple[int, str, float]] = []
+    for kind in ("attention", "ffn"):
+        ratios = column(f.rows, f"{kind}_ratio")
+        usual = median(ratios)
+        found += [
+            (i, kind, r)
+            for i, r in enumerate(ratios)
+            if r < LIMITS["dead"] and (r < 0.02 * usual or usual < LIMITS["dead"])
+        ]
+    if not found:
+        return None
+    text = ", ".join(f"{kind} of layer {i}" for i, kind, _ in found[:4]) + (
+        f" and {len(found) - 4} more" if len(found) > 4 else ""
+    )
+    return _verdict(
+        "dead_branches",
+        "bad",
+        f"{len(found)} branch{'es add' if len(found) > 1 else ' adds'} nothing: {text}",
+        min(r for *_, r in found),
+        LIMITS["dead"],
+        tuple(sorted({i for i, *_ in found})),
+        f"late contribution {normal('late_contribution')}",
+    )
+
+
+@rule
+def oversized_branch(f: Findings) -> Verdict | None:
+    found: list[tuple[int, str, float]] = []
+    for kind in ("attention", "ffn"):
+        ratios = column(f.rows, f"{kind}_ratio")
+        usual = median(ratios)
+        # Layer 0 turns a small embedding into the stream, so its ratio is large in healthy models.
+        found += [
+            (i, kind, r / usual)
+            for i, r in enumerate(ratios)
+            if i > 0 and r > 1 and usual > 0 and r > LIMITS["oversized"] * usual
+        ]
+    if not found:
+        return None
+    layer, kind, times = max(found, key=lambda item: item[2])
+    return _verdict(
+        "oversized_branch",
+        "warn",
+        f"the {kind} of layer {layer} adds {times:.3g} times what other layers' add",
+        times,
+        LIMITS["oversized"],
+        tuple(sorted({i for i, *_ in found})),
+        "below 8 times the median of its kind",
+    )
+
+
+@rule
+def duplicated_layers(f: Findings) -> Verdict | None:
+    if not f.duplicates:
+        return None
+    layers = tuple(sorted({i for a, b, _ in f.duplicates for i in (a, b)}))
+    return _verdict(
+        "duplicated_layers",
+        "warn",
+        f"{listed(layers)} have the same weights as a neighbour",
+        max(c for *_, c in f.duplicates),
+        LIMITS["duplicate"],
+        layers,
+        "cosine between the weights of neighbours near 0",
+    )
+
+
+@rule
+def wasted_layers(f: Findings) -> Verdict | None:
+    causal = f.causal
+    if not causal or not causal.get("informative"):
+        return None
+    limit = LIMITS["wasted"] * causal["learnt"]
+    layers = tuple(i for i, change in enumerate(causal["change"]) if change < limit)
+    if not layers:
+        return None
+    best = max(
+        (run for run in causal["runs"] if run["change"] < 5 * limit), key=lambda run: run["length"], default=None
+    )
+    also = ""
+    if best is not None:
+        last = best["first"] + best["length"] - 1
+        also = f"; skipping {best['length']} at once ({best['first']} to {last}) costs {best['change']:+.3g}"
+    value = min(causal["change"][i] for i in layers)
+    return _verdict(
+        "wasted_layers",
+        "warn",
+        f"without {listed(layers)} the loss changes by less than {limit:.2g} nats each{also}",
+        value,
+        limit,
+        layers,
+        f"a skipped layer costs {median(causal['change']):.3g} nats here (median), the loss is {causal['loss']:.3g}",
+    )
+
+
+@rule
+def stream_homogenisation(f: Findings) -> Verdict | None:
+    layers = tuple(i for i, value in enumerate(f.homogenisation) if value > LIMITS["homogeneous"])
+    if not layers or layers[-1] == 0:
+        return None  # streams start as copies of the embedding: layer 0 may be alike
+    value = max(f.homogenisation[i] for i in layers)
+    return _verdict(
+        "stream_homogenisation",
+        "warn",
+        f"the parallel streams are alike (cosine {value:.3f}) in {listed(layers)}",
+        value,
+        LIMITS["homogeneous"],
+        layers,
+        "below 0.95 after the first layers",
+    )

@@ -1,0 +1,182 @@
+"""Models whose residual path is an object with verbs (normlab's own, or any that offers the same ones).
+
+There the addition happens inside `scheme.write`, so hooks on modules cannot see it. What is needed is duck-typed:
+
+    model.scheme    with  enter(h, site), leave(y, site), write(stream, y, carry, site), close(stream)
+    model.branches  one module per site;  model.sites  with .index, .layer (from 1), .kind
+
+h at `enter` is the stream that a branch reads (before its norm), and what `leave` returns is what it contributes. For
+schemes that add to one stream, h moves by exactly that; for the others h is a mix of sources, and "before" and
+"after" are what this layer and the next one read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normlab.probes.roles import Branch, Row
+from normlab.probes.sdpa import WatchAttention
+from normlab.probes.trace import Layout, Part, Record, mismatch
+
+_VERBS = ("enter", "leave", "write", "close", "_read")
+
+
+def speaks_verbs(model: nn.Module) -> bool:
+    scheme = getattr(model, "scheme", None)
+    return isinstance(scheme, nn.Module) and hasattr(model, "branches") and all(hasattr(scheme, v) for v in _VERBS)
+
+
+class SchemeLayout(Layout):
+    """Layers are the sites that share a number; the placement is the scheme's own name."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.sites = list(model.sites)  # type: ignore[arg-type]
+        self.scheme: Any = model.scheme
+        by_layer: dict[int, list[int]] = defaultdict(list)
+        for site in self.sites:
+            by_layer[site.layer].append(site.index)
+        self.groups = [by_layer[layer] for layer in sorted(by_layer)]
+        branches: Any = model.branches
+        layers = [(f"layer {i}", nn.ModuleList(branches[s] for s in group)) for i, group in enumerate(self.groups)]
+        row = Row(type(self.scheme).__name__, tuple(Branch(s.kind, "") for s in self.sites[: len(self.groups[0])]))
+        super().__init__(model, layers, {id(layer): row for _, layer in layers})
+
+    @property
+    def placement(self) -> str:
+        return str(getattr(getattr(self.scheme, "config", None), "name", type(self.scheme).__name__))
+
+    def prefixes(self, module: nn.Module) -> dict[str, tuple[str, ...]]:
+        group = next(self.groups[i] for i, (_, layer) in enumerate(self.layers) if layer is module)
+        found: dict[str, tuple[str, ...]] = {"layer": tuple(f"branches.{s}." for s in group)}
+        for s in group:
+            found[self.sites[s].kind] = (f"branches.{s}.",)
+        return found
+
+
+class SchemeTracer:
+    """The same contract as `Tracer`, by wrapping the verbs on the instance for the time of a `with` block."""
+
+    def __init__(
+        self,
+        layout: SchemeLayout,
+        on_layer: Callable[[Record], None],
+        *,
+        weights: bool = False,
+        verify: bool = False,
+        skipped: range = range(0),
+    ) -> None:
+        self.layout, self.on_layer, self.weights, self.verify, self.skipped = layout, on_layer, weights, verify, skipped
+        self._watch = WatchAttention(self._keep_weights) if weights else None
+        self._handles: list[Any] = []
+        self._reset()
+
+    def _reset(self, *_: Any) -> None:
+        self._begin_layer(0)
+        self._summed: Tensor | None = None
+        self._added: Tensor | None = None
+
+    def _begin_layer(self, layer: int) -> None:
+        self._layer = layer
+        self._reads: list[Tensor] = []
+        self._parts: list[Part] = []
+        self._attention: Tensor | None = None
+        self._attended: Tensor | None = None
+        self._streams: Tensor | None = None
+        self._checks: list[tuple[str, float]] = []
+
+    def __enter__(self) -> SchemeTracer:
+        scheme, model = self.layout.scheme, self.layout.model
+        self._handles.append(model.register_forward_pre_hook(self._reset))
+        verbs = {"enter": self._enter, "leave": self._leave, "write": self._write, "_read": self._end}
+        for name, wrapper in verbs.items():
+            setattr(scheme, name, _wrapped(getattr(scheme, name), wrapper))
+        for module in getattr(scheme, "out", []):
+            if isinstance(module, nn.Module):
+                self._handles.append(module.register_forward_pre_hook(self._before_out))
+        if self._watch is not None:
+            self._watch.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._watch is not None:
+            self._watch.__exit__(*error)
+        for name in ("enter", "leave", "write", "_read"):
+            self.layout.scheme.__dict__.pop(name, None)
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._reset()
+
+    # -- the verbs ---------------------------------------------------------------------------------------------------
+    def _enter(self, verb: Any, h: Tensor, site: Any) -> Tensor:
+        self._arrive(h)
+        return verb(h, site)
+
+    def _leave(self, verb: Any, y: Tensor, site: Any) -> Tensor:
+        self._added = verb(y, site)
+        return self._added
+
+    def _write(self, verb: Any, stream: Any, y: Tensor, carry: Any, site: Any) -> Any:
+        self._added = self._summed = None
+        if site.layer - 1 in self.skipped:
+            # One tensor passes by. A stream of numbered sources needs its entry, which is then zero.
+            result = stream if isinstance(stream, Tensor) else verb(stream, torch.zeros_like(y), carry, site)
+        else:
+            result = verb(stream, y, carry, site)
+        if site.kind == "attention":
+            self._attended = y
+        if isinstance(stream, Tensor) and stream.dim() == 4:
+            self._streams = result
+        before, single = self._reads[-1], isinstance(stream, Tensor) and stream.dim() == 3
+        adds = self._added is not None  # a scheme that does not `leave` moves the stream in another way (nGPT)
+        added = self._added if self._added is not None else (result - stream if single else y)
+        if isinstance(carry, Tensor) and carry.shape == before.shape:
+            before = carry  # the skip path takes the normed stream (HybridNorm)
+        self._parts.append(Part(site.kind, before, added, before))
+        if self.verify and single and adds:
+            total = self._summed if self._summed is not None else result
+            what = f"scheme.write adds what leave returns to the stream of branch {site.index}"
+            self._checks.append((what, _scaled(total, added, before)))
+        return result
+
+    def _end(self, verb: Any, h: Tensor) -> Tensor:
+        self._arrive(h)
+        return verb(h)
+
+    def _before_out(self, _module: nn.Module, args: Any) -> None:
+        self._summed = args[0]
+
+    def _keep_weights(self, weights: Tensor) -> None:
+        self._attention = weights
+
+    def _arrive(self, h: Tensor) -> None:
+        """h is known: the branch before is finished, and so may be its layer."""
+        if self._parts:
+            self._parts[-1].after = h
+        if not self._parts or len(self._parts) < len(self.layout.groups[self._layer]):
+            self._reads.append(h)
+            return
+        index, parts = self._layer, self._parts
+        record = Record(
+            index, self.layout.layers[index][1], self._reads[0], h, parts, self._attention, self._attended, self._checks
+        )
+        record.streams = self._streams
+        self._begin_layer(index + 1)
+        self._reads.append(h)
+        self.on_layer(record)
+
+
+def _wrapped(verb: Any, wrapper: Any) -> Any:
+    return lambda *args, **kwargs: wrapper(verb, *args, **kwargs)
+
+
+def _scaled(total: Tensor, added: Tensor, before: Tensor) -> float:
+    """How far total - added is from a multiple of the stream: schemes of one stream may weigh the skip (DeepNorm)."""
+    rest, base = (total - added).detach().float(), before.detach().float()
+    factor = (rest * base).sum() / base.square().sum().clamp_min(1e-30)
+    return mismatch(rest, factor * base, added)

@@ -1,0 +1,38 @@
+"""What the weights alone tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from normlab.probes.trace import Layout
+from normlab.probes.verdicts import LIMITS
+
+
+def nonfinite_weights(model: nn.Module) -> list[str]:
+    """Names of parameters that hold NaN or infinities."""
+    return [name for name, parameter in model.named_parameters() if not bool(torch.isfinite(parameter).all())]
+
+
+@torch.no_grad()
+def duplicates(layout: Layout) -> list[tuple[int, int, float]]:
+    """(layer, next layer, cosine) of neighbours whose matrices point the same way.
+
+    One module that is applied often (ALBERT) is a design, not a copy, and is not listed.
+    """
+    found = []
+    for i in range(len(layout.layers) - 1):
+        a, b = ([p.flatten() for p in layout.layers[j][1].parameters() if p.dim() >= 2] for j in (i, i + 1))
+        if not a or [p.shape for p in a] != [p.shape for p in b]:
+            continue
+        size = math.sqrt(_dot(a, a) * _dot(b, b))
+        if size > 0 and _dot(a, b) / size > LIMITS["duplicate"]:
+            found.append((i, i + 1, _dot(a, b) / size))
+    return found
+
+
+def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    return sum(float(p.double() @ q.double()) for p, q in zip(a, b, strict=True))

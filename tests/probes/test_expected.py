@@ -1,0 +1,36 @@
+"""Theory overlays against the facts that are known exactly."""
+
+import math
+
+import pytest
+
+from normlab.probes import expected
+
+
+@pytest.mark.parametrize(("placement", "time", "cosine"), [("post_norm", 3.819, 0.5), ("pre_norm", 8.159, 0.5)])
+def test_sphere_curve_passes_the_published_times(placement, time, cosine):
+    """beta = 5, n = 256, r0 = 1 from orthogonal tokens: the time at which the cosine is one half."""
+    curve = [0.0, *expected.sphere_cosine(placement, 0.0, 12, tokens=256, beta=5.0)]
+    before, after = curve[int(time)], curve[int(time) + 1]
+    assert before < cosine < after
+    middle = before + (after - before) * (time - int(time))
+    assert middle == pytest.approx(cosine, abs=0.08)  # a straight line between layers
+
+
+def test_peri_is_pre_on_another_clock():
+    curve = [0.0, *expected.sphere_cosine("peri_norm", 0.0, 10, tokens=256, beta=5.0)]
+    assert curve[3] < 0.5 < curve[4]  # 3.714
+    assert curve[9] < 0.9 < curve[10]  # 9.523
+
+
+def test_bounds_and_exponents():
+    low, high = expected.xiong_bounds(2, 64)
+    assert low == pytest.approx([math.sqrt(1.5 * 64), math.sqrt(2 * 64)])
+    assert high == pytest.approx([math.sqrt(2.5 * 64), math.sqrt(4 * 64)])
+    assert expected.growth_exponent("pre_norm, parallel branches") == 0.5
+    assert expected.growth_exponent("no_norm") is None
+    assert expected.sphere_cosine("no_norm", 0.1, 3, tokens=9) is None
+
+
+def test_orthogonal_sum():
+    assert expected.orthogonal_sum(3.0, [[4.0], [12.0, 0.0]]) == pytest.approx([5.0, 13.0])
