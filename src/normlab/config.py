@@ -53,6 +53,10 @@ class Config(BaseModel):
         except ValidationError as error:
             raise ConfigError(describe(error, type(self))) from None
 
+    # Without this mark pydantic builds nested configs through `__init__`, which is not JSON mode: their tuples, read as
+    # lists from a file, would be refused, and their faults would lose the dotted path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     # -- files and text ------------------------------------------------------------------------------------------
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

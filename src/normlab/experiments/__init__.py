@@ -1,0 +1,1 @@
+"""Questions answered by many runs: cells, sweeps over them, comparisons, stability maps."""
