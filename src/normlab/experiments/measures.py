@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def stream_measures(model: Transformer, tokens: Tensor) -> dict[str, Any]:
         if outputs and sizes
         else None,
         "token_cosine": [float(token_cosine(h).mean()) for h in reads] if complete else None,
-        "block_influence": [float(block_influence(a, b)) for a, b in zip(starts, starts[1:], strict=False)] or None,
+        "block_influence": [float(block_influence(a, b)) for a, b in pairwise(starts)] or None,
     }
 
 
