@@ -3,25 +3,15 @@
 import json
 
 import pytest
+from tiny import Here
 
 from normlab.errors import ConfigError
 from normlab.experiments import compare as module
 from normlab.experiments.analysis import analyse, best_rate, label
-from normlab.experiments.cell import MeasureConfig, run_cell
+from normlab.experiments.cell import MeasureConfig
 from normlab.experiments.compare import CompareConfig, compare, parse_scheme, seconds, settle_steps
-from normlab.experiments.sweep import Outcome, Sweep, read_cells
+from normlab.experiments.sweep import Sweep, read_cells
 from normlab.tasks import task
-
-
-class Here:
-    """An executor in this process, for speed; test_executors has the real ones."""
-
-    name, workers = "here", 1
-
-    def run(self, folders):
-        for folder in folders:
-            run_cell(folder)
-            yield Outcome(folder)
 
 
 def request(**changes):
@@ -100,7 +90,9 @@ def test_best_rate_skips_diverged_ones(done):
 
 
 def test_schemes_with_options():
-    assert label(parse_scheme("block-attn-res(blocks=2, inner=peri_norm)")) == "block_attn_res(inner=peri_norm, blocks=2)"
+    assert (
+        label(parse_scheme("block-attn-res(blocks=2, inner=peri_norm)")) == "block_attn_res(inner=peri_norm, blocks=2)"
+    )
     with pytest.raises(ConfigError, match="did you mean 'pre_norm'"):
         request(schemes=("pre_nrm",))
     with pytest.raises(ConfigError, match="given twice"):

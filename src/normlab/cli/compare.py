@@ -40,7 +40,9 @@ def register(app: typer.Typer) -> None:
         executor: ExecutorName = "local",
         address: Address = None,
         workers: Workers = 0,
-        out: Annotated[Path, typer.Option(help="Folder of the sweep; running again continues it.")] = Path("runs/compare"),
+        out: Annotated[Path, typer.Option(help="Folder of the sweep; running again continues it.")] = Path(
+            "runs/compare"
+        ),
         json: Json = False,
     ) -> None:
         """Train every scheme at its own best learning rate, over seeds, and say what the numbers support."""

@@ -170,7 +170,9 @@ def _against(row: dict[str, Any], base: dict[str, Any]) -> None:
     shared = [s for s, loss in row["losses"].items() if loss is not None and base["losses"].get(s) is not None]
     row["difference"] = paired([row["losses"][s] - base["losses"][s] for s in shared])
     reached = [_crossing(row["curve"][s], base["losses"][s]) for s in shared]
-    row["steps_to_baseline"] = stats.fmean(r for r in reached if r is not None) if reached and None not in reached else None
+    row["steps_to_baseline"] = (
+        stats.fmean(r for r in reached if r is not None) if reached and None not in reached else None
+    )
     row["reached_baseline"] = [len([r for r in reached if r is not None]), len(reached)]
     gaps = {s: _gap(row["curve"][s], base["curve"][s]) for s in shared}
     row["decay_gap"] = {"test": paired([g[-1][1] - g[0][1] for g in gaps.values() if len(g) > 1]), "seeds": gaps}

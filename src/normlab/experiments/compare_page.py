@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from normlab.report import Page
@@ -97,8 +98,11 @@ def _training(page: Page, setting: dict[str, Any], tag: str) -> None:
          "mode": "lines+markers"}
         for i, row in enumerate(rows)
     ]  # fmt: skip
-    layout = {"xaxis": {"type": "log", "title": {"text": "learning rate"}}, "yaxis": {"title": {"text": "held-out loss"}}}
-    page.figure({"data": rates, "layout": layout}, caption="Held-out loss against the learning rate (seed 0). A gap in a line: "
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "learning rate"}},
+        "yaxis": {"title": {"text": "held-out loss"}},
+    }
+    page.figure({"data": rates, "layout": layout}, caption="Held-out loss against the learning rate (seed 0). A gap: "
                 "the run diverged. The flatter the bottom, the less the rate matters.")  # fmt: skip
     curves = {row["scheme"]: _curves(row["curve"], "this scheme", 0) for row in rows}
     reference = next(row for row in rows if row["scheme"] == base)
@@ -114,7 +118,9 @@ def _training(page: Page, setting: dict[str, Any], tag: str) -> None:
     }  # fmt: skip
     if gaps:
         figure, height = small_multiples(gaps, x="step", y=f"loss - {base}'s")
-        page.figure(figure, height=height, caption=f"The gap to {base} through the decay of the learning rate, a line per seed.")
+        page.figure(
+            figure, height=height, caption=f"The gap to {base} through the decay of the learning rate, a line per seed."
+        )
 
 
 def _curves(curves: dict[Any, Any], name: str, color: int) -> list[dict[str, Any]]:
@@ -144,14 +150,19 @@ def _layers(page: Page, rows: list[dict[str, Any]], depth: int, tag: str) -> Non
     draw("contribution", "output / stream", "What a branch adds, relative to what it reads.", log=True,
          theory=_contribution_theory)  # fmt: skip
     draw("gradient_share", "share of the gradient norm", "Where the gradient is. Dotted: Xiong et al.'s law at the start: "
-         "(2/3)^((L-l)/2) for Post-Norm, flat for Pre-Norm.", x="layer", theory=lambda row: _gradient_theory(row, depth))  # fmt: skip
+         "(2/3)^((L-l)/2) for Post-Norm, flat for Pre-Norm.", x="layer",
+         theory=lambda row: _gradient_theory(row, depth))  # fmt: skip
     draw("block_influence", "1 - cos(in, out)", "Block influence: how far a layer turns the stream.", x="layer")
-    draw("token_cosine", "mean cosine of two tokens", "Cosine collapse: near 1, the tokens of a sequence are all alike.")
+    draw(
+        "token_cosine", "mean cosine of two tokens", "Cosine collapse: near 1, the tokens of a sequence are all alike."
+    )
     draw("skip", "loss added", "Loss added by skipping one layer.", x="layer")
     draw("prune", "loss", "Loss after removing the k least useful layers.", x="layers removed")
     mixings = {row["scheme"]: m for row in rows if (m := row["layers"]["end"]["mixing"])}
     if mixings:
-        figure, height = heatmaps({k: [[abs(v) for v in r] for r in m] for k, m in mixings.items()}, x="source", y="read")
+        figure, height = heatmaps(
+            {k: [[abs(v) for v in r] for r in m] for k, m in mixings.items()}, x="source", y="read"
+        )
         page.figure(figure, height=height, caption="Depth mixing at the end of training: |M[l, i]|, how much of source i "
                     "(0: the embedding) read l holds. Schemes that normalise the stream itself have no such matrix.")  # fmt: skip
 
@@ -172,9 +183,9 @@ def _growth_theory(row: dict[str, Any]) -> list[dict[str, Any]]:
 def _contribution_theory(row: dict[str, Any]) -> list[dict[str, Any]]:
     """For schemes that add to one stream: sqrt of what the law adds, over sqrt of what is there."""
     law = row["law"]
-    if not all(isinstance(value, float) for value in law) or any(b <= a for a, b in zip(law, law[1:], strict=False)):
+    if not all(isinstance(value, float) for value in law) or any(b <= a for a, b in pairwise(law)):
         return []
-    shares = [math.sqrt((b - a) / a) for a, b in zip(law, law[1:], strict=False)]
+    shares = [math.sqrt((b - a) / a) for a, b in pairwise(law)]
     return [line(range(len(shares)), shares, "law at the start", 6, dash="dot")]
 
 

@@ -58,8 +58,12 @@ def answer(result: dict[str, Any]) -> list[str]:
     seeds = len(first["losses"])
     lowest = f"{first['scheme']} has the lowest held-out loss, {first['mean']:.4f}"
     one = f"At {where} and {seeds} seed{'s' * (seeds != 1)}, {lowest}."
-    better = [r["scheme"] for r in alive if r["scheme"] != base and r["difference"].significant and r["difference"].mean < 0]
-    worse = [r["scheme"] for r in alive if r["scheme"] != base and r["difference"].significant and r["difference"].mean > 0]
+    better = [
+        r["scheme"] for r in alive if r["scheme"] != base and r["difference"].significant and r["difference"].mean < 0
+    ]
+    worse = [
+        r["scheme"] for r in alive if r["scheme"] != base and r["difference"].significant and r["difference"].mean > 0
+    ]
     same = [r["scheme"] for r in alive if r["scheme"] != base and not r["difference"].significant]
     parts = [f"{', '.join(better)} better than {base}"] if better else []
     parts += [f"{', '.join(worse)} worse than {base}"] if worse else []

@@ -34,7 +34,11 @@ def small_multiples(
         tag = "" if index == 0 else str(index + 1)
         first = {} if index == 0 else {"matches": "x"}
         layout[f"xaxis{tag}"] = {"domain": [left, right], "anchor": f"y{tag}", **first}
-        layout[f"yaxis{tag}"] = {"domain": [bottom, top], "anchor": f"x{tag}", **({} if index == 0 else {"matches": "y"})}
+        layout[f"yaxis{tag}"] = {
+            "domain": [bottom, top],
+            "anchor": f"x{tag}",
+            **({} if index == 0 else {"matches": "y"}),
+        }
         layout[f"yaxis{tag}"].update({"type": "log"} if log_y else {}, **(axes or {}))
         if index + columns >= len(panels):
             layout[f"xaxis{tag}"]["title"] = {"text": x}
