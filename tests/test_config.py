@@ -94,6 +94,7 @@ def test_overrides():
     assert (changed.depth, changed.scheme.blocks, changed.dropout, changed.kv_heads) == (6, 4, 0.1, 2)
     assert config.override(["scheme=peri-norm"]).scheme == nl.scheme("peri_norm")
     assert config.override([]) == config
+    assert config.override(["scheme=mhc", "scheme.streams=2"]).scheme == nl.scheme("mhc", streams=2)
     for bad, word in (
         ("depth", "key=value"),
         ("schem.blocks=3", "did you mean 'scheme'"),

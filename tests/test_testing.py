@@ -62,7 +62,7 @@ def test_data_parallel():
     testing.check_data_parallel([config() for config in nl.SCHEMES.values()])
 
 
-@pytest.mark.parametrize("name", ["pre_norm", "block_attn_res", "mhc"])
+@pytest.mark.parametrize("name", ["pre_norm", "block_attn_res"])
 def test_the_default_compiler_agrees_too(name):
     testing.check_compiled(nl.scheme(name), backend="inductor")
 

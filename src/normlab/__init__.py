@@ -21,7 +21,19 @@ _EXPORTS = {
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
 }
-_MODULES = ("config", "errors", "model", "report", "schemes", "testing")
+_MODULES = (
+    "config",
+    "dynamics",
+    "errors",
+    "experiments",
+    "model",
+    "report",
+    "schemes",
+    "tasks",
+    "testing",
+    "theory",
+    "training",
+)
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
 

@@ -115,17 +115,24 @@ class Config(BaseModel):
         return type(self).from_dict(values)
 
 
+class Named(str):
+    """The name that stands for a whole section."""
+
+
 def _assign(values: dict[str, Any], key: str, value: Any, what: str) -> None:
     *parents, leaf = key.split(".")
     for depth, name in enumerate(parents):
         below = values.get(name)
+        if isinstance(below, Named):  # `scheme=attn_res` and then `scheme.heads=2`: a section given by its name
+            below = values[name] = {"name": str(below)}
         if not isinstance(below, dict):
             path = ".".join(parents[: depth + 1])
             close = nearest(name, [k for k, v in values.items() if isinstance(v, dict)])
             hint = f"; did you mean {close!r}?" if close and close != name else ""
             raise ConfigError(f"{key!r} cannot be set: {path!r} is not a section of the {what}{hint}")
         values = below
-    values[leaf] = value
+    was_section = isinstance(values.get(leaf), (dict, Named))
+    values[leaf] = Named(value) if was_section and isinstance(value, str) else value
 
 
 def describe(error: ValidationError, root: type[BaseModel]) -> str:

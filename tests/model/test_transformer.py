@@ -111,3 +111,25 @@ def test_mixing_leaves_the_model_as_it_was():
     assert model.training
     assert model.checkpointing
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm", "dyt"])
+@pytest.mark.parametrize("scheme", ["pre_norm", "post_norm", "block_attn_res"])
+def test_every_norm_trains(norm, scheme):
+    model = build(norm=norm, scheme=scheme)
+    model(TOKENS).logsumexp(-1).mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_checkpointing_with_the_value_residual():
+    model = build(value_residual=True).double()
+
+    def gradients():
+        model.zero_grad()
+        model(TOKENS).logsumexp(-1).mean().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    plain = gradients()
+    model.enable_checkpointing()
+    for one, two in zip(plain, gradients(), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-12)

@@ -1,1 +1,1 @@
-"""Questions answered by many runs: cells, sweeps over them, comparisons, stability maps."""
+"""Experiments: one file each, on top of training and probes."""

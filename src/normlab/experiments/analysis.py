@@ -169,7 +169,7 @@ def _against(row: dict[str, Any], base: dict[str, Any]) -> None:
     """Differences to the baseline, seed by seed."""
     shared = [s for s, loss in row["losses"].items() if loss is not None and base["losses"].get(s) is not None]
     row["difference"] = paired([row["losses"][s] - base["losses"][s] for s in shared])
-    reached = [_crossing(row["curve"][s], base["losses"][s]) for s in shared]
+    reached = [_crossing(row["curve"][s], base["curve"][s]["loss"][-1]) for s in shared]
     row["steps_to_baseline"] = (
         stats.fmean(r for r in reached if r is not None) if reached and None not in reached else None
     )

@@ -11,11 +11,10 @@ makes the second wait, and then find the work done.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -34,6 +33,11 @@ from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import Batch, Task, Text, from_dict
 from normlab.training import TrainConfig, Trainer
 
+try:
+    import fcntl
+except ImportError:  # not on Windows; runs there are not guarded against a second process
+    fcntl = None  # type: ignore[assignment]
+
 FORMAT = 1
 HELD_OUT_SEED = 271828  # the same held-out windows for every scheme, learning rate and seed
 AnyTask = Annotated[SerializeAsAny[Task], BeforeValidator(lambda v: from_dict(v) if isinstance(v, dict) else v)]
@@ -45,10 +49,32 @@ class MeasureConfig(Config):
     what: ClassVar[str] = "measurement"
 
     validations: int = Field(default=20, ge=1, description="points of the held-out loss curve, the last at the end")
-    sequences: int = Field(default=64, ge=1, description="held-out sequences that each point averages")
+    curve_sequences: int = Field(default=32, ge=1, description="held-out sequences that each point averages")
+    sequences: int = Field(default=128, ge=1, description="held-out sequences for the loss at the end")
     layers: tuple[float, ...] = Field(default=(0.0, 0.5, 1.0), description="when to look at the layers: share of steps")
     layer_sequences: int = Field(default=8, ge=1, description="sequences for the measures of layers")
     prune: bool = Field(default=True, description="skip every layer, and remove the least useful ones in turn")
+
+    @classmethod
+    def scaled(cls, *, steps: int, batch: int, depth: int) -> Self:
+        """Sizes that cost about a quarter of a run, within bounds: a forward pass is a third of a step's work."""
+        work = 3 * steps * batch  # forward passes of one sequence
+        points = 20 if steps >= 400 else 10
+        return cls(
+            validations=points,
+            curve_sequences=_between(8, 0.08 * work / points, 64),
+            sequences=_between(64, 0.04 * work, 256),
+            layer_sequences=_between(4, 0.08 * work / (4.5 * depth), 16),
+        )
+
+    def passes(self, depth: int) -> float:
+        """Forward passes of one sequence that all this takes."""
+        looks = len(self.layers) * ((1.5 * depth if self.prune else 0) + 6) * self.layer_sequences
+        return looks + self.validations * self.curve_sequences + 3 * self.sequences
+
+
+def _between(low: int, value: float, high: int) -> int:
+    return max(low, min(high, round(value)))
 
 
 class CellConfig(Config):
@@ -101,7 +127,9 @@ class CellTrainer(Trainer):
         super().__init__(model, config.task, config.train, folder, evaluate=self._final, quiet=quiet)
         self.cell = config
         self.transformer = model
-        self.held_out = _held_out(config)
+        self.held_out = _held_out(config, config.measure.sequences)
+        self.curve = _held_out(config, config.measure.curve_sequences)
+        self._ends: list[float] = []
         self.validated, self.measured = config.validation_steps(), config.layer_steps()
         self._begun: float | None = None
         self._durations: list[float] = []
@@ -113,24 +141,25 @@ class CellTrainer(Trainer):
             self._durations.append(now - self._begun)
         if self.status != "diverged":
             if self.step in self.validated:
-                self.log.write({"kind": "validation", "step": self.step, "loss": self.held_out_loss()})
+                self.log.write({"kind": "validation", "step": self.step, "loss": self.mean_loss(self.curve)})
             if self.step in self.measured:
                 found = layer_measures(self.transformer, self._sample(), self._loss, prune=self.cell.measure.prune)
                 self.log.write({"kind": "layers", "step": self.step, **found})
         self._begun = time.perf_counter()
 
     @torch.no_grad()
-    def held_out_loss(self) -> float:
+    def mean_loss(self, batches: Sequence[Batch]) -> float:
         was = self.model.training
         self.model.eval()
         try:
-            losses = [self._loss(self.model, part).item() for part in self.held_out]
+            losses = [self._loss(self.model, part).item() for part in batches]
         finally:
             self.model.train(was)
-        return statistics.fmean(losses)
+        return statistics.fmean(losses, [len(part.tokens) for part in batches])
 
     def _final(self, _model: nn.Module) -> dict[str, Any]:
-        return {"loss": self.held_out_loss()}
+        self._ends.append(self.mean_loss(self.held_out))
+        return {"loss": self._ends[-1]}
 
     def _sample(self) -> Batch:
         count = self.cell.measure.layer_sequences
@@ -143,7 +172,7 @@ class CellTrainer(Trainer):
         step = statistics.median(self._durations) if self._durations else None
         batch = self.task.sample(train.batch, train.length, torch.Generator().manual_seed(0))
         return {
-            "validation": self.held_out_loss(),
+            "validation": self._ends[0],  # of the raw weights, which are scored first
             "tokens": tokens * self.step,
             "tokens_per_second": tokens / step if step else None,
             "parameters": model.num_parameters(),
@@ -161,11 +190,11 @@ def _tensors(batch: Batch) -> tuple[torch.Tensor | None, ...]:
     return batch.tokens, batch.targets, batch.law
 
 
-def _held_out(config: CellConfig) -> list[Batch]:
+def _held_out(config: CellConfig, count: int) -> list[Batch]:
     """The same sequences for every cell of a comparison, in batches of the training size."""
     generator = torch.Generator().manual_seed(HELD_OUT_SEED)
     exact = config.task.targets == "exact"
-    size, left, batches = max(config.train.batch, config.measure.layer_sequences), config.measure.sequences, []
+    size, left, batches = max(config.train.batch, config.measure.layer_sequences), count, []
     while left > 0:
         batches.append(config.task.held_out().sample(min(size, left), config.train.length, generator, law=exact))
         left -= size
@@ -229,7 +258,8 @@ def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu"
 def locked(folder: Path) -> Iterator[None]:
     """Wait for, then hold, the right to write here. The system frees it when a process dies, however it dies."""
     with open(folder / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -55,7 +55,7 @@ class CompareConfig(Config):
     extend: int = Field(default=1, ge=0, description="how often the grid of rates may grow where its last is the best")
     warmup: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
     decay: float = Field(default=0.3, gt=0, le=1, description="share of the steps")
-    measure: MeasureConfig = MeasureConfig()
+    measure: MeasureConfig | None = Field(default=None, description="null: sizes that suit the length of the runs")
 
     @field_validator("schemes")
     @classmethod
@@ -109,7 +109,7 @@ class CompareConfig(Config):
                 log_every=max(1, steps // 200),
                 checkpoint_every=max(20, steps // 5),
             ),
-            measure=self.measure,
+            measure=self.measure or MeasureConfig.scaled(steps=steps, batch=self.batch, depth=depth),
         )
 
 
@@ -235,12 +235,11 @@ def estimate_cost(config: CompareConfig) -> tuple[float, float]:
         for depth in config.depths:
             for scheme in config.schemes:
                 one = _time_step(config.cell(scheme, depth, lr=1e-4, seed=0, steps=10))
-                forward = one / 3 / config.batch  # a third of a step, per sequence
-                measure = config.measure
-                looks = len(measure.layers) * ((1.5 * depth if measure.prune else 0) + 6) * measure.layer_sequences
-                checks = (measure.validations + 5) * measure.sequences
-                step += per_scheme * one
-                fixed += per_scheme * forward * (looks + checks)
+                if config.measure is None:
+                    step += per_scheme * one * 1.25  # `scaled` measures cost a quarter
+                else:
+                    step += per_scheme * one
+                    fixed += per_scheme * one / 3 / config.batch * config.measure.passes(depth)
     finally:
         torch.set_num_threads(threads)
     return step, fixed

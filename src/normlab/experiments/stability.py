@@ -90,7 +90,7 @@ class StabilityConfig(Config):
                 steps=self.steps, batch=self.batch, length=self.length, seed=seed, lr=lr, clip=self.clip, log_every=1,
                 schedule=Schedule(kind="constant", warmup=warmup), checkpoint_every=max(20, self.steps // 2),
             ),
-            measure=MeasureConfig(validations=1, sequences=32, layers=(), prune=False),
+            measure=MeasureConfig(validations=1, curve_sequences=1, sequences=32, layers=(), prune=False),
         )  # fmt: skip
 
     def points(self) -> list[Key]:

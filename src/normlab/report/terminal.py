@@ -20,7 +20,9 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False, soft_wrap=not sys.stdout.isatty())
+    """At most 100 columns where the output goes to a file or a pipe; else as wide as the terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 100)
 
 
 def print_json(value: Any) -> None:
@@ -45,7 +47,9 @@ def table(rows: Sequence[dict[str, Any]], *, title: str | None = None, columns: 
     drawn = Table(title=title, title_justify="left", header_style="bold", expand=False)
     for name in names:
         numeric = bool(rows) and all(isinstance(row.get(name), (int, float)) or row.get(name) is None for row in rows)
-        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        widest = max([len(name), *(len(show(row.get(name))) for row in rows)])
+        least = widest if numeric or widest <= 16 else None  # long texts fold, numbers and names never do
+        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold", min_width=least)
     for row in rows:
         drawn.add_row(*[show(row.get(name)) for name in names])
     return drawn

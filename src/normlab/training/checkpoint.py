@@ -70,7 +70,7 @@ def latest(folder: str | Path) -> Checkpoint | None:
     for path in reversed(present):
         try:
             return _load(path)
-        except (OSError, ValueError, KeyError) as error:  # noqa: PERF203 - two of them
+        except (OSError, ValueError, KeyError) as error:
             warnings.warn(f"the checkpoint {path.name} is damaged ({error}); trying the one before", stacklevel=2)
     if present:
         raise InputError(

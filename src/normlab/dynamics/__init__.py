@@ -1,0 +1,33 @@
+"""Attention dynamics on the sphere: how each normalisation scheme moves tokens, with closed forms to check it.
+
+from normlab import dynamics
+dynamics.scalar("peri", n=256, beta=5.0, time=10.0).hits
+dynamics.oracle("terminal", "pre", n=256, beta=5.0)
+dynamics.simulate(["post", "peri"], n=64, d=512, beta=1.0, seeds=(0, 1, 2)).cosine
+"""
+
+from normlab.dynamics.fields import FIELDS, PAPER_SIX, Custom, Field, Gain, Schedule, Stage, scheme_field
+from normlab.dynamics.oracles import Oracle, Terminal, oracle
+from normlab.dynamics.scalar import Curve, scalar
+from normlab.dynamics.simulate import Setting, Simulation, simulate
+from normlab.dynamics.solver import Tolerance
+
+__all__ = [
+    "FIELDS",
+    "PAPER_SIX",
+    "Curve",
+    "Custom",
+    "Field",
+    "Gain",
+    "Oracle",
+    "Schedule",
+    "Setting",
+    "Simulation",
+    "Stage",
+    "Terminal",
+    "Tolerance",
+    "oracle",
+    "scalar",
+    "scheme_field",
+    "simulate",
+]
