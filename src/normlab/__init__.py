@@ -17,6 +17,8 @@ _EXPORTS = {
     "register": "normlab.schemes",
     "Transformer": "normlab.model",
     "TransformerConfig": "normlab.model",
+    "diagnose": "normlab.probes.diagnose",
+    "Monitor": "normlab.probes.monitor",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
@@ -27,6 +29,7 @@ _MODULES = (
     "errors",
     "experiments",
     "model",
+    "probes",
     "report",
     "schemes",
     "tasks",
@@ -34,6 +37,8 @@ _MODULES = (
     "theory",
     "training",
 )
+# Rooms that need an optional package: `nl.hf`, `nl.lightning`. Not in __all__, so that a star import needs neither.
+_OPTIONAL = {"hf": "normlab.integrations.hf_trainer", "lightning": "normlab.integrations.lightning"}
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
 
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from normlab.errors import NormlabError as NormlabError
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
+    from normlab.probes.diagnose import diagnose as diagnose
+    from normlab.probes.monitor import Monitor as Monitor
     from normlab.schemes import SCHEMES as SCHEMES
     from normlab.schemes import register as register
     from normlab.schemes import scheme as scheme
@@ -53,6 +60,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_EXPORTS[name]), name)
     elif name in _MODULES:
         value = importlib.import_module(f"normlab.{name}")
+    elif name in _OPTIONAL:
+        value = importlib.import_module(_OPTIONAL[name])
     else:
         raise AttributeError(f"module 'normlab' has no attribute {name!r}")
     globals()[name] = value

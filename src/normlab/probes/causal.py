@@ -7,6 +7,8 @@ given up if it does not reproduce the loss.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +18,10 @@ import torch
 from torch import Tensor
 
 from normlab.probes.losses import Loss
-from normlab.probes.scheme_trace import SchemeLayout, SchemeTracer
-from normlab.probes.trace import Layout, Record, first_tensor, slow_path
+from normlab.probes.metrics import spearman
+from normlab.probes.summary import column
+from normlab.probes.tensors import first_tensor
+from normlab.probes.trace import Layout, slow_path
 
 
 class _Stop(Exception):
@@ -147,43 +151,19 @@ class Skipper:
         return value is not None and abs(value - baseline) <= 1e-4 * max(abs(baseline), 1e-3)
 
 
-class SchemeSkipper:
-    """Skips by dropping the writes of a layer (or, for a stream of numbered sources, by writing zero)."""
+def _skipper(layout: Layout, batch: Any, loss: Loss) -> Any:
+    from normlab.probes.scheme_trace import SchemeLayout, SchemeSkipper  # one of two kinds, chosen here
 
-    def __init__(self, layout: SchemeLayout, batch: Any, loss: Loss) -> None:
-        self.layout, self.batch, self.loss = layout, batch, loss
-        self.depth = len(layout.layers)
-        self.updates: dict[int, Tensor] = {}
-
-    @torch.no_grad()
-    def _run(self, skipped: range, keep: Callable[[int, Tensor], None]) -> float:
-        def on_layer(record: Record) -> None:
-            keep(record.index, _last(record.after) - _last(record.before))
-
-        with SchemeTracer(self.layout, on_layer, skipped=skipped), slow_path():
-            return float(self.loss(self.layout.model, self.batch))
-
-    def baseline(self) -> float:
-        return self._run(range(0), self.updates.__setitem__)
-
-    def without(self, skipped: range, _stream: Tensor | None) -> tuple[float, list[float | None]]:
-        later: list[float | None] = [None] * self.depth
-
-        def keep(index: int, update: Tensor) -> None:
-            if index >= skipped.stop:
-                known = self.updates[index]
-                later[index] = float((update - known).norm() / known.norm().clamp_min(1e-30))
-
-        return self._run(skipped, keep), later
+    if isinstance(layout, SchemeLayout):
+        return SchemeSkipper(layout, batch, loss)
+    return Skipper(layout, batch, loss)
 
 
 def skip_layers(
     layout: Layout, batch: Any, loss: Loss, *, runs: Iterable[tuple[int, int]] = (), track: Any = None
 ) -> SkipEffects:
     """Skip each layer alone, then each (start, length) of `runs`. `track` wraps the loop to show progress."""
-    skipper: Any = (
-        SchemeSkipper(layout, batch, loss) if isinstance(layout, SchemeLayout) else Skipper(layout, batch, loss)
-    )
+    skipper = _skipper(layout, batch, loss)
     baseline = skipper.baseline()
     # The contrastive loss runs the model twice a batch, and a scheme's stream may be more than a tensor.
     effects = SkipEffects(baseline, [], shortcut=loss.name != "contrastive" and isinstance(skipper, Skipper))
@@ -227,3 +207,53 @@ def _swap(value: Any, replacement: Tensor) -> Any:
         return {key: walk(part) for key, part in item.items()} if isinstance(item, dict) else item
 
     return walk(value)
+
+
+# What could stand in for a skip: each is correlated with the measured effect.
+CHEAP = (
+    "block_influence",
+    "angular_distance",
+    "attention_ratio",
+    "ffn_ratio",
+    "norm",
+    "token_cosine",
+    "effective_rank",
+    "entropy",
+    "sink_mass",
+    "gradient_norm",
+    "stream_gradient",
+)
+
+
+def causal_report(effects: list[SkipEffects], chance: float | None) -> dict[str, Any]:
+    """Means over batches, with the standard error of each layer's effect (nan with a single batch)."""
+    depth = len(effects[0].loss)
+    changes = [[effect.loss[layer] - effect.baseline for effect in effects] for layer in range(depth)]
+    loss = statistics.fmean(effect.baseline for effect in effects)
+    runs: dict[tuple[int, int], list[float]] = {}
+    for effect in effects:
+        for first, length, value in effect.runs:
+            runs.setdefault((first, length), []).append(value - effect.baseline)
+    best: dict[int, dict[str, Any]] = {}
+    for (first, length), values in runs.items():
+        change = statistics.fmean(values)
+        if length not in best or change < best[length]["change"]:
+            best[length] = {"first": first, "length": length, "change": change}
+    learnt = chance - loss if chance is not None else math.nan
+    return {
+        "loss": loss,
+        "chance": chance,
+        "learnt": learnt,
+        # A model that does not beat chance has nothing to lose: skipping its layers says nothing about them.
+        "informative": bool(chance and learnt > 0.05 * chance),
+        "batches": len(effects),
+        "change": [statistics.fmean(values) for values in changes],
+        "error": [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else math.nan for v in changes],
+        "runs": [best[length] for length in sorted(best)],
+        "later": effects[0].later,
+    }
+
+
+def correlations(rows: list[dict[str, Any]], change: list[float]) -> dict[str, float]:
+    """Spearman's rank correlation of each cheap metric with the measured effect of skipping."""
+    return {name: spearman(column(rows, name), change) for name in CHEAP if any(name in row for row in rows)}

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import InputError
-from normlab.probes import expected, gradients, metrics
-from normlab.probes.causal import SkipEffects, skip_layers
+from normlab.probes import expected, gradients
+from normlab.probes.causal import causal_report, correlations, skip_layers
 from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.loading import eager_attention
 from normlab.probes.locate import locate
@@ -28,21 +28,6 @@ from normlab.probes.texts import position_limit
 from normlab.probes.trace import Layout, slow_path, tracer, verify
 from normlab.probes.verdicts import Findings
 from normlab.probes.weights import duplicates, nonfinite_weights
-
-# What could stand in for a skip: each is correlated with the measured effect.
-CHEAP = (
-    "block_influence",
-    "angular_distance",
-    "attention_ratio",
-    "ffn_ratio",
-    "norm",
-    "token_cosine",
-    "effective_rank",
-    "entropy",
-    "sink_mass",
-    "gradient_norm",
-    "stream_gradient",
-)
 
 
 @dataclass(frozen=True)
@@ -66,43 +51,48 @@ def diagnose(
     name: str | None = None,
     row: Row | None = None,
     plan: Plan | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
     **options: Any,
 ) -> Diagnosis:
     """Diagnose a live model on batches: token ids [batch, tokens], dicts of keyword arguments, or tuples.
 
     >>> nl.diagnose(model, [tokens]).to_html("report.html")
 
-    `options` are fields of `Plan` (loss=, lengths=, skips=False, ...). The model is put in eval mode for the time of
+    `options` are fields of `Plan` (loss=, lengths=, skips=False, ...), `row` describes a layer that the table does not
+    know, `progress(stage, done, total)` is told how far it is. The model is put in eval mode for the time of
     the call; its weights, gradients and mode are left as they were.
     """
     plan = plan or Plan(**options)
     batches = list(batches)
     if not batches:
         raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
-    say = progress or (lambda _message: None)
+    say = progress or _silent
     start = time.perf_counter()
     with _prepared(model):
         small = _first_rows(batches[0])
         layout = locate(model, lambda: call(model, small), row=row)
-        say("checking the residual identity")
+        say("checking the residual identity", 0, 0)
         errors = verify(layout, lambda: call(model, small))
-        say("streaming statistics")
+        say("streaming statistics", 0, 0)
         stream = _stream(layout, batches)
         rows = stream.rows()
         broken = nonfinite_weights(model)
         healthy = not broken and not any(r["nonfinite"] for r in rows)
         lengths: list[dict[str, Any]] = []
         if plan.attention and healthy:
-            say("attention")
+            say("attention", 0, 0)
             lengths = _attention(layout, batches, rows, plan)
         loss = pick(plan.loss, model, batches[0], mask_id=plan.mask_id, seed=plan.seed) if healthy else None
         value = math.nan
         if loss is not None:
-            say("gradients")
+            say("gradients", 0, 0)
             found, value = gradients.measure(layout, batches, loss)
             _join(rows, found)
-        causal = _skips(layout, batches, loss, stream, rows, plan, say) if loss is not None and plan.skips else None
+        causal = None
+        if loss is not None and plan.skips:
+            causal = _skips(layout, batches, loss, stream, plan, say)
+            _join(rows, [{"layer": i, "skip_loss_change": value} for i, value in enumerate(causal["change"])])
+            causal["correlation"] = correlations(rows, causal["change"])
     summary = summarise(rows, lengths)
     alike = [value for value in column(rows, "homogenisation") if value == value]
     findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal, alike)
@@ -124,6 +114,10 @@ def diagnose(
         how=_how(model, stream, batches, plan, time.perf_counter() - start),
         notes=_notes(layout, loss, healthy),
     )
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    """No progress is shown."""
 
 
 @contextmanager
@@ -193,51 +187,37 @@ def _at_length(layout: Layout, batch: Any, ids: Tensor, plan: Plan) -> dict[str,
 
 
 def _skips(
-    layout: Layout, batches: list[Any], loss: Loss, stream: StreamStatistics, rows: list[dict[str, Any]], plan: Plan,
-    say: Callable[[str], None],
-) -> dict[str, Any]:  # fmt: skip
-    batch = _skip_batch(batches[0], loss, plan)
+    layout: Layout,
+    batches: list[Any],
+    loss: Loss,
+    stream: StreamStatistics,
+    plan: Plan,
+    say: Callable[[str, int, int], None],
+) -> dict[str, Any]:
+    """Skip layers on several small batches, so that each effect has a standard error."""
+    parts = _skip_batches(batches, loss, plan)
     runs = _candidates(stream.angular_matrix())
+    depth, effects = len(stream.rows()), []
+    for number, part in enumerate(parts):
 
-    def track(steps: range) -> Iterator[int]:
-        for step in steps:
-            say(f"skipping layer {step + 1} of {len(steps)}")
-            yield step
+        def track(steps: range, done: int = number * depth) -> Iterator[int]:
+            for step in steps:
+                say("skipping layers", done + step, depth * len(parts))
+                yield step
 
-    effects = skip_layers(layout, batch, loss, runs=runs, track=track)
-    change = [value - effects.baseline for value in effects.loss]
-    _join(rows, [{"layer": i, "skip_loss_change": value} for i, value in enumerate(change)])
-    return _causal_report(effects, change, rows, loss)
-
-
-def _causal_report(effects: SkipEffects, change: list[float], rows: list[dict[str, Any]], loss: Loss) -> dict[str, Any]:
-    learnt = loss.chance - effects.baseline if loss.chance is not None else math.nan
-    best: dict[int, dict[str, Any]] = {}
-    for first, length, value in effects.runs:
-        entry = {"first": first, "length": length, "change": value - effects.baseline}
-        if length not in best or entry["change"] < best[length]["change"]:
-            best[length] = entry
-    return {
-        "loss": effects.baseline,
-        "chance": loss.chance,
-        "learnt": learnt,
-        # A model that does not beat chance has nothing to lose: skipping its layers says nothing about them.
-        "informative": bool(learnt > 0.05 * loss.chance) if loss.chance else False,
-        "change": change,
-        "runs": [best[length] for length in sorted(best)],
-        "later": effects.later,
-        "correlation": {
-            name: metrics.spearman(column(rows, name), change) for name in CHEAP if any(name in row for row in rows)
-        },
-    }
+        effects.append(skip_layers(layout, part, loss, runs=runs, track=track))
+    return causal_report(effects, loss.chance)
 
 
-def _skip_batch(batch: Any, loss: Loss, plan: Plan) -> Any:
-    ids = token_ids(batch)
-    if ids is None or loss.name == "contrastive" or (isinstance(batch, dict) and "labels" in batch):
-        return batch  # the number of windows is part of the contrastive task
+def _skip_batches(batches: list[Any], loss: Loss, plan: Plan) -> list[Any]:
+    """Four batches of about `skip_tokens` / 4 tokens each; the contrastive loss needs whole batches of windows."""
+    ids = token_ids(batches[0])
+    if ids is None or loss.name == "contrastive" or (isinstance(batches[0], dict) and "labels" in batches[0]):
+        return batches[:4]
     length = min(ids.shape[1], 128)
-    return with_ids(batch, ids[: max(1, plan.skip_tokens // length), :length])
+    rows = max(1, plan.skip_tokens // length // 4)
+    windows = torch.cat([token_ids(batch)[:, :length] for batch in batches])[: 4 * rows]  # type: ignore[index]
+    return [with_ids(batches[0], part) for part in windows.split(rows)]
 
 
 def _candidates(angular: list[list[float | None]], *, tries: int = 3) -> list[tuple[int, int]]:

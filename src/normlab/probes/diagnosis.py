@@ -46,6 +46,12 @@ class Diagnosis:
         values = {key: value for key, value in self.__dict__.items() if key != "verdicts"}
         return finite({**values, "verdicts": [verdict.to_dict() for verdict in self.verdicts]})
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Diagnosis:
+        """The inverse of `to_dict`, so that a page can be drawn again from diagnosis.json."""
+        verdicts = [Verdict(**{**verdict, "layers": tuple(verdict["layers"])}) for verdict in values["verdicts"]]
+        return cls(**{**values, "verdicts": verdicts})
+
     def to_json(self, path: str | Path) -> Path:
         return write_json(path, self.to_dict())
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from normlab.probes.roles import Branch, Row
-from normlab.probes.trace import first_tensor, mismatch, slow_path
+from normlab.probes.tensors import first_tensor, mismatch
+from normlab.probes.trace import slow_path
 
 _CLOSE = 1e-3
 _DEEPEST = 4  # branches in one layer

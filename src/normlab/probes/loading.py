@@ -167,7 +167,7 @@ def _load_gguf(path: Path) -> Loaded:
 def _plain(model: Any) -> Any:
     """The same weights in a model that does not call itself quantised, so that it can be saved."""
     for owner in (model.config, getattr(model, "generation_config", None)):
-        if hasattr(owner, "quantization_config"):
+        if owner is not None and hasattr(owner, "quantization_config"):
             del owner.quantization_config
     plain = type(model)(model.config)
     plain.load_state_dict(model.state_dict())

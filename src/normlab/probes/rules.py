@@ -265,12 +265,13 @@ def wasted_layers(f: Findings) -> Verdict | None:
     if not causal or not causal.get("informative"):
         return None
     limit = LIMITS["wasted"] * causal["learnt"]
-    layers = tuple(i for i, change in enumerate(causal["change"]) if change < limit)
+    errors = [0.0 if math.isnan(error) else error for error in causal["error"]]
+    upper = [change + 2 * error for change, error in zip(causal["change"], errors, strict=True)]
+    layers = tuple(i for i, value in enumerate(upper) if value < limit)
     if not layers:
         return None
-    best = max(
-        (run for run in causal["runs"] if run["change"] < 5 * limit), key=lambda run: run["length"], default=None
-    )
+    cheap = [run for run in causal["runs"] if run["change"] < 5 * limit]
+    best = max(cheap, key=lambda run: run["length"], default=None)
     also = ""
     if best is not None:
         last = best["first"] + best["length"] - 1
@@ -278,7 +279,7 @@ def wasted_layers(f: Findings) -> Verdict | None:
     value = min(causal["change"][i] for i in layers)
     return _verdict(
         "wasted_layers",
-        "warn",
+        "warn" if causal["batches"] > 1 else "note",  # one batch has no error bar
         f"without {listed(layers)} the loss changes by less than {limit:.2g} nats each{also}",
         value,
         limit,

@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normlab.probes.losses import Loss
 from normlab.probes.roles import Branch, Row
 from normlab.probes.sdpa import WatchAttention
-from normlab.probes.trace import Layout, Part, Record, mismatch
+from normlab.probes.tensors import mismatch
+from normlab.probes.trace import Layout, Part, Record, slow_path
 
 _VERBS = ("enter", "leave", "write", "close", "_read")
 
@@ -42,7 +44,9 @@ class SchemeLayout(Layout):
             by_layer[site.layer].append(site.index)
         self.groups = [by_layer[layer] for layer in sorted(by_layer)]
         branches: Any = model.branches
-        layers = [(f"layer {i}", nn.ModuleList(branches[s] for s in group)) for i, group in enumerate(self.groups)]
+        layers: list[tuple[str, nn.Module]] = [
+            (f"layer {i}", nn.ModuleList(branches[s] for s in group)) for i, group in enumerate(self.groups)
+        ]
         row = Row(type(self.scheme).__name__, tuple(Branch(s.kind, "") for s in self.sites[: len(self.groups[0])]))
         super().__init__(model, layers, {id(layer): row for _, layer in layers})
 
@@ -180,3 +184,33 @@ def _scaled(total: Tensor, added: Tensor, before: Tensor) -> float:
     rest, base = (total - added).detach().float(), before.detach().float()
     factor = (rest * base).sum() / base.square().sum().clamp_min(1e-30)
     return mismatch(rest, factor * base, added)
+
+
+class SchemeSkipper:
+    """Skips by dropping the writes of a layer (or, for a stream of numbered sources, by writing zero)."""
+
+    def __init__(self, layout: SchemeLayout, batch: Any, loss: Loss) -> None:
+        self.layout, self.batch, self.loss = layout, batch, loss
+        self.depth = len(layout.layers)
+        self.updates: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def _run(self, skipped: range, keep: Callable[[int, Tensor], None]) -> float:
+        def on_layer(record: Record) -> None:
+            keep(record.index, record.after[:, -1] - record.before[:, -1])
+
+        with SchemeTracer(self.layout, on_layer, skipped=skipped), slow_path():
+            return float(self.loss(self.layout.model, self.batch))
+
+    def baseline(self) -> float:
+        return self._run(range(0), self.updates.__setitem__)
+
+    def without(self, skipped: range, _stream: Tensor | None) -> tuple[float, list[float | None]]:
+        later: list[float | None] = [None] * self.depth
+
+        def keep(index: int, update: Tensor) -> None:
+            if index >= skipped.stop:
+                known = self.updates[index]
+                later[index] = float((update - known).norm() / known.norm().clamp_min(1e-30))
+
+        return self._run(skipped, keep), later

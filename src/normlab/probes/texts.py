@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,8 +95,9 @@ def windows(
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    if hasattr(model, "get_input_embeddings"):
-        table = model.get_input_embeddings()
+    find: Any = getattr(model, "get_input_embeddings", None)
+    if find is not None:
+        table = find()
         if isinstance(table, nn.Embedding):
             return table.num_embeddings
     return getattr(getattr(model, "config", None), "vocab_size", None)

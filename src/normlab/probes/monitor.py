@@ -1,0 +1,203 @@
+"""`nl.Monitor`: the cheap part of a diagnosis, every k steps of a training run.
+
+A plain loop:
+
+    monitor = nl.Monitor(model, every=50)
+    for batch in data:
+        monitor.before_step()                  # arms the hooks if this step is measured
+        loss = model(**batch).loss
+        loss.backward()
+        monitor.gradients()                    # before clipping; under accumulation, after the last backward
+        clip_grad_norm_(...); optimizer.step(); optimizer.zero_grad()
+        if values := monitor.step(): log(values)
+
+Between measured steps there are no hooks at all. On a measured step everything stays on the device until one transfer
+at the end of it, so a step is never synchronised by a metric.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normlab.errors import ConfigError
+from normlab.probes.locate import locate
+from normlab.probes.losses import call
+from normlab.probes.trace import Layout, Record, tracer
+
+
+class Monitor:
+    """Keys are `{group}/layer_{i}/{metric}`, plus `{group}/mean/{metric}` and, for gradients, `gradient/total/norm`.
+
+    Groups: `stream` (norm, rms), `attention` and `ffn` (ratio to the stream), `gradient` (norm per layer). With
+    `parameters=True`, also `parameter/{name}/gradient` for every parameter: many keys, so off by default.
+    `sink(step, values)` is called with each measured step's values, in addition to what `step` returns.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        every: int = 50,
+        parameters: bool = False,
+        sink: Callable[[int, dict[str, float]], None] | None = None,
+        example: Any = None,
+    ) -> None:
+        if every < 1:
+            raise ConfigError(f"every={every}: a monitor measures every k steps with k of at least 1")
+        self.every, self.parameters, self.sink = every, parameters, sink
+        self.model = _unwrap(model)
+        self.compiled = any(hasattr(part, "_orig_mod") for part in _wrappers(model)) or _compiled_inside(self.model)
+        self.layout = _layout(self.model, example)
+        self.count = 0
+        self.seconds = 0.0
+        self._started = time.perf_counter()
+        self._tracer: Any = None
+        self._stance: Any = None
+        self._sums: dict[str, Tensor] = {}
+        self._calls: dict[str, int] = {}
+
+    @property
+    def measuring(self) -> bool:
+        """Is the step that is running now a measured one?"""
+        return self.count % self.every == 0
+
+    def before_step(self) -> None:
+        """Call before the forward pass; again before each micro-batch of the same optimizer step is harmless."""
+        if self.measuring and self._tracer is None:
+            # Hooks that come after compilation are not seen by compiled code: a measured step runs eagerly.
+            if self.compiled:
+                self._stance = torch.compiler.set_stance("force_eager")
+            self._tracer = tracer(self.layout, self._on_layer).__enter__()
+
+    def _on_layer(self, record: Record) -> None:
+        """Reductions on the device; nothing is read back here."""
+        if not self.model.training or torch._C._current_graph_task_id() != -1:
+            return  # a validation pass, or a layer that is recomputed in the backward pass (checkpointing)
+        start = time.perf_counter()
+        with torch.no_grad():
+            norm = torch.linalg.vector_norm(record.after.detach().float(), dim=-1).mean()
+            self._add(f"stream/layer_{record.index}/norm", norm)
+            self._add(f"stream/layer_{record.index}/rms", norm / record.after.shape[-1] ** 0.5)
+            for part in record.parts:
+                size = torch.linalg.vector_norm(part.added.detach().float(), dim=-1)
+                base = torch.linalg.vector_norm(part.before.detach().float(), dim=-1)
+                self._add(f"{part.kind}/layer_{record.index}/ratio", (size / base.clamp_min(1e-30)).mean())
+        self.seconds += time.perf_counter() - start
+
+    def _add(self, key: str, value: Tensor) -> None:
+        self._sums[key] = self._sums[key] + value if key in self._sums else value
+        self._calls[key] = self._calls.get(key, 0) + 1
+
+    def gradients(self) -> None:
+        """Call after the last backward pass of a step and before clipping."""
+        if not self.measuring:
+            return
+        start = time.perf_counter()
+        named = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
+        if named:
+            norms = torch.stack([_norm(gradient.detach()) for _, gradient in named])
+            self._gradient_keys([name for name, _ in named], norms)
+        self.seconds += time.perf_counter() - start
+
+    def _gradient_keys(self, names: list[str], norms: Tensor) -> None:
+        self._add("gradient/total/norm", norms.square().sum().sqrt())
+        for index, (_, layer) in enumerate(self.layout.layers):
+            prefixes = self.layout.prefixes(layer)["layer"]
+            chosen = [i for i, name in enumerate(names) if name.startswith(prefixes)]
+            if chosen:
+                self._add(f"gradient/layer_{index}/norm", norms[chosen].square().sum().sqrt())
+        if self.parameters:
+            for name, norm in zip(names, norms, strict=True):
+                self._add(f"parameter/{name}/gradient", norm)
+
+    def step(self) -> dict[str, float]:
+        """Call once per optimizer step; the values if this step was measured, else an empty dict."""
+        values: dict[str, float] = {}
+        start = time.perf_counter()
+        self._detach()
+        if self._sums:
+            keys = list(self._sums)
+            counts = torch.tensor([float(self._calls[key]) for key in keys])
+            stacked = torch.stack([self._sums[key].to(self._sums[keys[0]].device) for key in keys])
+            values = dict(zip(keys, (stacked.float().cpu() / counts).tolist(), strict=True))  # the one synchronisation
+            values |= _means(values)
+            self._sums, self._calls = {}, {}
+            if self.sink is not None:
+                self.sink(self.count, values)
+        self.count += 1
+        self.seconds += time.perf_counter() - start
+        return values
+
+    def _detach(self) -> None:
+        if self._tracer is not None:
+            self._tracer.__exit__(None, None, None)
+            self._tracer = None
+        if self._stance is not None:
+            torch.compiler.set_stance("default")
+            self._stance = None
+
+    def close(self) -> str:
+        """Remove what is attached; returns one line about the cost, measured against the time since the start."""
+        self._detach()
+        total = time.perf_counter() - self._started
+        measured = -(-self.count // self.every)
+        share = 100 * self.seconds / total if total > 0 else 0.0
+        cost = f"{self.seconds:.2f} s, {share:.2f} % of the run"
+        return f"normlab.Monitor: {measured} of {self.count} steps measured, {cost}"
+
+
+def _means(values: dict[str, float]) -> dict[str, float]:
+    """`{group}/mean/{metric}` over the layers: a key that stays the same when the depth changes."""
+    groups: dict[str, list[float]] = {}
+    for key, value in values.items():
+        group, middle, metric = key.split("/")[0], key.split("/")[1], key.rsplit("/", 1)[-1]
+        if middle.startswith("layer_"):
+            groups.setdefault(f"{group}/mean/{metric}", []).append(value)
+    return {key: sum(items) / len(items) for key, items in groups.items()}
+
+
+def _norm(gradient: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # a sharded gradient: over all its shards
+
+
+def _wrappers(model: nn.Module) -> list[nn.Module]:
+    """The model and what it wraps, outermost first: DistributedDataParallel, torch.compile, the model itself."""
+    found = [model]
+    while True:
+        inner = getattr(found[-1], "_orig_mod", None)
+        if inner is None and _is_parallel(found[-1]):
+            inner = found[-1].module
+        if inner is None:
+            return found
+        found.append(inner)  # type: ignore[arg-type]
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    return _wrappers(model)[-1]
+
+
+def _compiled_inside(model: nn.Module) -> bool:
+    """`model.compile()` compiles in place and leaves no wrapper."""
+    return any(module._compiled_call_impl is not None for module in model.modules())
+
+
+def _is_parallel(model: nn.Module) -> bool:
+    return type(model).__name__ in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+def _layout(model: nn.Module, example: Any) -> Layout:
+    def run() -> Any:
+        if example is None:
+            raise ConfigError(
+                f"{type(model).__name__} has layers that are not in the table of architectures; pass example=a batch, "
+                "so that their parts can be inferred from data"
+            )
+        return call(model, example)
+
+    return locate(model, run)

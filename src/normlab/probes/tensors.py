@@ -1,0 +1,56 @@
+"""Tensors inside the arguments and results of calls, and how far two of them are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.errors import UnsupportedError
+
+
+def mismatch(measured: Tensor, expected: Tensor, change: Tensor) -> float:
+    """||measured - expected|| in units of the change that is to be explained (at least a thousandth of the stream).
+
+    In units of the stream, a wrong branch that adds little would pass.
+    """
+    measured, expected, change = measured.detach().float(), expected.detach().float(), change.detach().float()
+    if measured.numel() != expected.numel():
+        return float("inf")
+    scale = torch.maximum(change.norm(), 1e-3 * expected.norm())
+    error = float((measured.reshape(expected.shape) - expected).norm() / scale.clamp_min(1e-30))
+    return error if error == error else 0.0  # NaN weights are a verdict, not a wrong layout
+
+
+def first_tensor(value: Any) -> Tensor:
+    """The first floating tensor in a call's arguments or result: for a layer, its hidden states."""
+    found = next((item for item in _tensors(value) if item.is_floating_point()), None)
+    if found is None:
+        raise UnsupportedError("a hooked module was called without, or returned, no floating-point tensor")
+    return found
+
+
+def find_weights(value: Any) -> Tensor | None:
+    """Attention weights in a module's output: [batch, heads, queries, keys] whose rows sum to one.
+
+    The sum matters: T5's attention also returns its position bias, of the same shape.
+    """
+    for item in _tensors(value):
+        if item.dim() == 4 and item.is_floating_point():
+            rows = item[0, 0].detach().float().sum(-1)
+            if bool(((rows - 1).abs() < 1e-2).all() | rows.isnan().any()):
+                return item.detach()
+    return None
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)

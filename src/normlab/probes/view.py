@@ -1,0 +1,131 @@
+"""A diagnosis in a terminal: verdicts first, sparklines, then a layer table. Never wider than 100 columns."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+from normlab.probes.diagnosis import Diagnosis
+from normlab.report.terminal import bar, sparkline
+
+WIDTH = 100
+MARK = {"bad": "[BAD] ", "warn": "[WARN]", "note": "[NOTE]"}
+
+# Row key, heading, width.
+COLUMNS = (
+    ("layer", "layer", 5),
+    ("norm_median", "|h|", 9),
+    ("attention_ratio", "attn/h", 8),
+    ("ffn_ratio", "ffn/h", 8),
+    ("block_influence", "turn", 8),
+    ("token_cosine", "tokens", 7),
+    ("entropy", "entropy", 8),
+    ("sink_mass", "sink", 7),
+    ("gradient_norm", "gradient", 9),
+    ("skip_loss_change", "skip", 8),
+)
+LINES = (
+    ("norm_median", "stream norm (median token)", True),
+    ("attention_ratio", "attention / stream", True),
+    ("ffn_ratio", "FFN / stream", True),
+    ("gradient_norm", "gradient norm", True),
+    ("token_cosine", "cosine between tokens", False),
+    ("entropy", "attention entropy / log n", False),
+    ("skip_loss_change", "loss without the layer", False),
+)
+
+
+def as_text(diagnosis: Diagnosis) -> str:
+    return "\n".join([*_header(diagnosis), "", *_verdicts(diagnosis), "", *_lines(diagnosis), "", *_table(diagnosis)])
+
+
+def _header(d: Diagnosis) -> list[str]:
+    how = d.how
+    where = "inferred from data" if d.inferred else "known architecture"
+    lines = [
+        f"{d.name}: {len(d.layers)} x {d.architecture}, {d.placement} ({where}), "
+        f"{how['parameters'] / 1e6:.4g}M parameters, d = {how['width']}",
+        f"{how['tokens']} tokens in windows of {how['window']}; residual identity holds to {d.identity_error:.1e}",
+    ]
+    if d.loss:
+        chance = f" (chance {d.loss['chance']:.3f})" if d.loss.get("chance") else ""
+        lines.append(f"{d.loss['name']} loss {d.loss['value']:.3f}{chance}; {how['seconds']} s on {how['device']}")
+    return [piece for line in [*lines, *(f"note: {note}" for note in d.notes)] for piece in textwrap.wrap(line, WIDTH)]
+
+
+def _verdicts(d: Diagnosis) -> list[str]:
+    if not d.verdicts:
+        return ["No fault was found: every rule is within its limit."]
+    lines: list[str] = []
+    for verdict in d.verdicts:
+        lines += _wrap(f"{MARK[verdict.severity]} {verdict.id}: {verdict.title}", "       ")
+        for label, text in (("normal", verdict.normal), ("why", verdict.why), ("try", verdict.advice)):
+            lines += _wrap(f"       {label}: {text}", " " * 12)
+    return lines
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=True)
+
+
+def _lines(d: Diagnosis) -> list[str]:
+    lines = []
+    for key, label, log in LINES:
+        values = [_number(row, key) for row in d.layers]
+        known = [value for value in values if math.isfinite(value)]
+        if known:
+            drawn = sparkline(_squeeze(values, 48), log=log)
+            lines.append(f"{label:<28}{drawn:<50}{_short(known[0]):>9} .. {_short(known[-1])}")
+    return lines
+
+
+def _squeeze(values: list[float], most: int) -> list[float]:
+    """At most so many points: the mean of each run of layers."""
+    if len(values) <= most:
+        return values
+    size = -(-len(values) // most)
+    groups = [[v for v in values[i : i + size] if math.isfinite(v)] for i in range(0, len(values), size)]
+    return [sum(group) / len(group) if group else math.nan for group in groups]
+
+
+def _table(d: Diagnosis) -> list[str]:
+    shown = [column for column in COLUMNS if any(column[0] in row for row in d.layers)]
+    largest = max((v for v in (_number(row, "norm_median") for row in d.layers) if math.isfinite(v)), default=0.0)
+    heading = "".join(f"{title:>{width}}" for _, title, width in shown)
+    lines = [heading, "-" * len(heading)]
+    for row in d.layers:
+        cells = "".join(f"{_short(row.get(key)):>{width}}" for key, _, width in shown)
+        drawn = bar(_number(row, "norm_median"), largest, width=10)
+        lines.append(f"{cells}  {drawn}".rstrip())
+    lines.append("turn: 1 - cos before and after; tokens: mean cosine; skip: change of the loss without the layer")
+    return lines
+
+
+def _number(row: dict[str, Any], key: str) -> float:
+    value = row.get(key)
+    return math.nan if value is None else float(value)
+
+
+def _short(value: Any) -> str:
+    if value is None or value != value:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+def compare_text(diagnoses: list[Diagnosis]) -> str:
+    """Several models side by side: one line each."""
+    keys = {
+        "growth": "growth",
+        "late_contribution": "late",
+        "gradient_spread": "gradient",
+        "token_cosine": "tokens",
+        "entropy": "entropy",
+        "sink_mass": "sink",
+    }
+    heading = f"{'model':<24}{'layers':>7}  {'placement':<12}" + "".join(f"{title:>9}" for title in keys.values())
+    lines = [heading, "-" * len(heading)]
+    for d in diagnoses:
+        cells = "".join(f"{_short(d.summary.get(key)):>9}" for key in keys)
+        lines.append(f"{d.name[:23]:<24}{len(d.layers):>7}  {d.placement[:11]:<12}{cells}")
+    return "\n".join(lines)

@@ -1,0 +1,182 @@
+"""`normlab diagnose` from end to end on small saved models, and one sentence for every kind of bad input."""
+
+import csv
+import io
+import json
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from normlab.cli import run
+
+WORDS = (
+    *("the", "of", "a", "to", "and", "in", "that", "it", "is", "was", "he", "for", "as", "on", "with"),
+    *("his", "be", "at", "by", "i", "this", "had", "not", "are", "but", "from", "or", "have"),
+)
+
+
+def save_tokenizer(folder, size=40):
+    vocabulary = {"[UNK]": 0, "[MASK]": 1, **{word: i + 2 for i, word in enumerate(WORDS)}}
+    vocabulary |= {f"w{i}": len(vocabulary) + i for i in range(size - len(vocabulary))}
+    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="[UNK]", mask_token="[MASK]").save_pretrained(
+        folder
+    )
+
+
+def save_model(folder, kind="LlamaForCausalLM", config="LlamaConfig", vocabulary=40, **options):
+    torch.manual_seed(0)
+    shape = {"vocab_size": vocabulary, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+             "intermediate_size": 48, "max_position_embeddings": 128}  # fmt: skip
+    model = getattr(transformers, kind)(getattr(transformers, config)(**shape, **options))
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return model
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "llama"
+    save_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    generator = torch.Generator().manual_seed(0)
+    path.write_text(" ".join(WORDS[i] for i in torch.randint(0, len(WORDS), (600,), generator=generator).tolist()))
+    return path
+
+
+def diagnose(*arguments, out):
+    return run(["diagnose", *map(str, arguments), "--out", str(out), "--window", "32", "--windows", "4"])
+
+
+def test_a_folder_is_diagnosed_and_everything_is_written(llama, text, tmp_path, capsys):
+    assert diagnose(llama, "--text", text, "--csv", tmp_path / "layers.csv", out=tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    assert "3 x LlamaDecoderLayer, pre_norm" in shown
+    assert "attention_dispersion" in shown  # random weights: attention is uniform
+    assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
+    found = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
+    assert found[0]["identity_error"] < 1e-4
+    assert len(found[0]["layers"]) == 3
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "layers.csv").read_text())))
+    assert [row["layer"] for row in rows] == ["0", "1", "2"]
+    assert float(rows[1]["norm"]) == pytest.approx(found[0]["layers"][1]["norm"])
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("plotly.js v") == 1
+    assert len(page) < 7_000_000
+    assert "http-equiv" in page
+
+
+def test_json_owns_stdout_and_strict_sets_the_exit_code(llama, text, tmp_path, capsys):
+    assert diagnose(llama, "--text", text, "--json", "--no-html", out=tmp_path) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["placement"] == "pre_norm"
+    assert found["loss"]["name"] == "causal"
+    assert set(found["causal"]["correlation"]) >= {"block_influence", "ffn_ratio", "gradient_norm"}
+    assert diagnose(llama, "--text", text, "--strict", "--no-html", out=tmp_path) == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_several_models_in_one_report(llama, text, tmp_path, capsys):
+    save_model(tmp_path / "bert", "BertForMaskedLM", "BertConfig")
+    assert diagnose(llama, tmp_path / "bert", "--text", text, "--no-skips", out=tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    assert "post_norm" in shown.splitlines()[-3]
+    assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Side by side" in page
+
+
+def test_token_ids_instead_of_text(llama, tmp_path, capsys):
+    ids = tmp_path / "ids.json"
+    ids.write_text(json.dumps(torch.randint(0, 40, (200,)).tolist()))
+    assert diagnose(llama, "--tokens", ids, "--no-html", out=tmp_path) == 0
+
+
+def test_a_run_of_our_own(tmp_path, capsys):
+    import normlab as nl
+    from normlab.training import checkpoint
+
+    config = nl.TransformerConfig(vocab_size=40, dim=32, depth=3, heads=4, scheme="peri_norm", max_length=128)
+    model = nl.Transformer(config)
+    folder = tmp_path / "run"
+    checkpoint.save(folder / "checkpoint", 7, {"model": model.state_dict()}, {})
+    (folder / "config.yaml").write_text(config.to_yaml())
+    ids = tmp_path / "ids.txt"
+    ids.write_text(" ".join(map(str, torch.randint(0, 40, (200,)).tolist())))
+    assert diagnose(folder, "--tokens", ids, "--json", out=tmp_path / "out") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["placement"] == "peri_norm"
+    assert found["notes"] == ["normlab run, step 7"]
+    assert found["layers"][2]["norm"] > 0
+    assert diagnose(folder, out=tmp_path / "out") == 2
+    assert "pass token ids with --tokens" in capsys.readouterr().err
+
+
+def test_nan_weights_are_a_verdict_not_a_crash(text, tmp_path, capsys):
+    model = save_model(tmp_path / "nan")
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[0, 0] = float("nan")
+    model.save_pretrained(tmp_path / "nan")
+    assert diagnose(tmp_path / "nan", "--text", text, out=tmp_path / "out") == 0
+    assert "non_finite: NaN or infinity in weights model.layers.1.mlp.down_proj.weight" in capsys.readouterr().out
+
+
+def bad(llama, text, tmp_path):
+    """name -> (arguments, what the one sentence must contain)."""
+    empty, short, strange = tmp_path / "empty.txt", tmp_path / "short.txt", tmp_path / "strange"
+    empty.write_text(" \n")
+    short.write_text("the of a")
+    strange.mkdir()
+    (strange / "notes.txt").write_text("no model")
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    (pickled / "config.json").write_bytes((llama / "config.json").read_bytes())
+    torch.save({}, pickled / "pytorch_model.bin")
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    for file in llama.iterdir():
+        (remote / file.name).write_bytes(file.read_bytes())
+    config = json.loads((llama / "config.json").read_text())
+    (remote / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+    small = tmp_path / "small"
+    save_model(small, vocabulary=20)
+    numbers = tmp_path / "numbers.txt"
+    numbers.write_text("1 2 three")
+    return {
+        "no model": ([strange, "--text", text], "is not a model folder"),
+        "no folder": (["./nowhere", "--text", text], "there is no folder or file"),
+        "empty text": ([llama, "--text", empty], "is empty"),
+        "no text": ([llama, "--text", tmp_path / "missing.txt"], "cannot read the text"),
+        "short text": ([llama, "--text", short], "less than one window of 32"),
+        "pickle folder": ([pickled, "--text", text], "--allow-pickle"),
+        "pickle file": ([pickled / "pytorch_model.bin", "--text", text], "pickle"),
+        "remote code": ([remote, "--text", text], "--trust-remote-code"),
+        "wrong tokenizer": ([small, "--text", text], "the tokenizer does not belong to this model"),
+        "long window": ([llama, "--text", text, "--window", "512"], "pass --window 128"),
+        "unknown loss": ([llama, "--text", text, "--loss", "causel"], "did you mean 'causal'?"),
+        "bad tokens": ([llama, "--tokens", numbers], "cannot read token ids"),
+        "unknown package": (["package:no-such-thing", "--text", text], "is not installed here"),
+        "unknown id": (["no-such-user/no-such-model", "--text", text], "could not be loaded"),
+        "no device": ([llama, "--text", text, "--device", "tpu"], "unknown device"),
+    }  # fmt: skip
+
+
+def test_bad_input_is_one_clear_sentence(llama, text, tmp_path, capsys):
+    for name, (arguments, expected) in bad(llama, text, tmp_path).items():
+        extra = [] if "--window" in arguments else ["--window", "32"]
+        code = run(["diagnose", *map(str, arguments), *extra, "--out", str(tmp_path / "out")])
+        shown = capsys.readouterr()
+        complaint = [line for line in shown.err.splitlines() if line.startswith("normlab: ")]
+        assert code == 2, (name, shown.err)
+        assert len(complaint) == 1, (name, shown.err)
+        assert expected in complaint[0], (name, complaint)
+        assert "Traceback" not in shown.err, name
+        assert shown.out == "", name
