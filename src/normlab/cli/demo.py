@@ -42,16 +42,20 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose_best(result: dict[str, Any], out: Path) -> Path:
-    """The page of a diagnosis of the best scheme's first seed."""
+    """The page of a diagnosis of the best scheme's first seed, on held-out text."""
+    import torch
+
     from normlab.cli._runs import load_run
     from normlab.experiments.cell import load
-    from normlab.experiments.executors import single_thread_held_out
-    from normlab.probes import diagnose
+    from normlab.probes.diagnose import diagnose
 
     best = result["settings"][0]["schemes"][0]
-    name = next(c["cell"] for c in result["cells"] if (c["scheme"], c["lr"], c["seed"]) == (best["scheme"], best["lr"], 0))
-    del load, single_thread_held_out, diagnose, load_run
-    return out / name
+    wanted = (best["scheme"], best["lr"], 0)
+    name = next(c["cell"] for c in result["cells"] if (c["scheme"], c["lr"], c["seed"]) == wanted)
+    config = load(out / name)
+    windows = config.task.held_out().sample(8, 2 * config.train.length, torch.Generator().manual_seed(0))
+    found = diagnose(load_run(str(out / name)).model, [windows.tokens], name=name)
+    return found.to_html(out / "diagnosis.html")
 
 
 def summary(result: dict[str, Any], page: Path, diagnosis: Path) -> list[str]:
@@ -63,6 +67,8 @@ def summary(result: dict[str, Any], page: Path, diagnosis: Path) -> list[str]:
         speed = f"{row['tokens_per_second']:.0f} tokens/s" if row["tokens_per_second"] else ""
         lines.append(f"  {row['scheme']:<16} {loss}  best lr {row['lr']:<7.2g} {speed}")
     counts = {v: sum(c["verdict"] == v for c in setting["claims"]) for v in ("confirmed", "refuted", "undecided")}
-    lines.append(f"Claims of the field: {', '.join(f'{n} {verdict}' for verdict, n in counts.items())} (see the report).")
+    lines.append(
+        f"Claims of the field: {', '.join(f'{n} {verdict}' for verdict, n in counts.items())} (see the report)."
+    )
     lines.append(f"Report: {page}   Diagnosis of the best model: {diagnosis}")
     return lines
