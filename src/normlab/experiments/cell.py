@@ -169,7 +169,7 @@ class CellTrainer(Trainer):
         """Cost: what a step takes, holds and computes. The median step, since records fall between two steps."""
         train, model = self.cell.train, self.transformer
         tokens = train.batch * train.length * train.accumulate
-        step = statistics.median(self._durations) if self._durations else None
+        step = self.median_step()
         batch = self.task.sample(train.batch, train.length, torch.Generator().manual_seed(0))
         return {
             "validation": self._ends[0],  # of the raw weights, which are scored first
@@ -181,6 +181,9 @@ class CellTrainer(Trainer):
             "activation_bytes": memory.saved_bytes(model, lambda: self._loss(model, self._to_device(batch))),
             "peak_bytes": memory.peak(self.device),
         }
+
+    def median_step(self) -> float | None:
+        return statistics.median(self._durations) if self._durations else None
 
     def _to_device(self, batch: Batch) -> Batch:
         return Batch(*(None if t is None else t.to(self.device) for t in _tensors(batch)))  # type: ignore[arg-type]

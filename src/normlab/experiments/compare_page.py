@@ -164,7 +164,7 @@ def _layers(page: Page, rows: list[dict[str, Any]], depth: int, tag: str) -> Non
             {k: [[abs(v) for v in r] for r in m] for k, m in mixings.items()}, x="source", y="read"
         )
         page.figure(figure, height=height, caption="Depth mixing at the end of training: |M[l, i]|, how much of source i "
-                    "(0: the embedding) read l holds. Schemes that normalise the stream itself have no such matrix.")  # fmt: skip
+                    "(0: the embedding) read l holds. Schemes that norm the stream itself have no such matrix.")  # fmt: skip
 
 
 def _growth_theory(row: dict[str, Any]) -> list[dict[str, Any]]:
