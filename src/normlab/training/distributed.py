@@ -141,9 +141,9 @@ class Distributed(Trainer):
 
     def save(self) -> None:
         groups = {
-            "model": {name: whole(t) for name, t in self._tensors().items()},
-            "optimizer": {name: whole(t) for name, t in optim.moments(self.optimizer).items()},
-            "average": {name: whole(t) for name, t in self.average.tensors().items()},
+            "model": gathered(self._tensors()),
+            "optimizer": gathered(optim.moments(self.optimizer)),
+            "average": gathered(self.average.tensors()),
             "random": {"data": self.data.get_state(), "torch": torch.get_rng_state()},
         }
         if self.group.main:
@@ -163,10 +163,10 @@ class Distributed(Trainer):
         self.average.step = found.step
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         moments = found.group("optimizer")
-        for path, value in moments.items():
+        for path in sorted(moments):  # see `gathered`
             index, key = path.split("/", 1)
             if key != "step":
-                moments[path] = like(value, parameters[int(index)])
+                moments[path] = like(moments[path], parameters[int(index)])
         optim.load_moments(self.optimizer, moments)
         random = found.group("random")
         self.data.set_state(random["data"])
@@ -190,6 +190,12 @@ def whole(tensor: Tensor) -> Tensor:
     """The full tensor on every process (a collective call where it is in shards)."""
     gather = getattr(tensor, "full_tensor", None)
     return gather() if callable(gather) else tensor
+
+
+def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All of them whole. In sorted order: the optimizer's own follows the file it was loaded from, and that order
+    differs by process, while collective calls must come in the same order everywhere."""
+    return {name: whole(tensors[name]) for name in sorted(tensors)}
 
 
 def like(full: Tensor, model: Tensor) -> Tensor:
