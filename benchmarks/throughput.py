@@ -95,7 +95,6 @@ def steps_against_hand(rounds: int, quiet: bool) -> dict[str, Any]:
 def two_cells_on_two_cores(rounds: int, quiet: bool, *, steps: int = 15) -> dict[str, float]:
     """2 x (time of one alone) / (time of two at once), the median over rounds that alternate."""
     shape = SHAPES["24 layers, width 64 (the demo)"]
-    gains = []
     with tempfile.TemporaryDirectory() as folder, LocalExecutor(workers=1) as one, LocalExecutor(workers=2) as two:
 
         def timed(executor: LocalExecutor, tag: str) -> float:
@@ -108,8 +107,7 @@ def two_cells_on_two_cores(rounds: int, quiet: bool, *, steps: int = 15) -> dict
 
         for executor in (one, two):
             timed(executor, f"warm-{executor.workers}")
-        for number in range(rounds):
-            gains.append(2 * timed(one, f"one-{number}") / timed(two, f"two-{number}"))
+        gains = [2 * timed(one, f"one-{k}") / timed(two, f"two-{k}") for k in range(rounds)]
     result = {"two_cells": statistics.median(gains), "low": min(gains), "high": max(gains)}
     if not quiet:
         print(f"two cells on two cores do {result['two_cells']:.2f} times the work of one "

@@ -119,7 +119,7 @@ def best_rate(cells: Sequence[Cell]) -> tuple[float, list[dict[str, Any]]]:
     for cell in cells:
         rates[cell.config.train.lr][cell.config.train.seed] = cell
     common = set.intersection(*(set(found) for found in rates.values()))
-    table = []
+    table: list[dict[str, Any]] = []
     for lr in sorted(rates):
         seeds = sorted(common or rates[lr])
         losses = [rates[lr][seed].loss for seed in seeds]

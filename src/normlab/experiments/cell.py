@@ -155,7 +155,8 @@ class CellTrainer(Trainer):
             losses = [self._loss(self.model, part).item() for part in batches]
         finally:
             self.model.train(was)
-        return statistics.fmean(losses, [len(part.tokens) for part in batches])
+        sizes = [len(part.tokens) for part in batches]
+        return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
 
     def _final(self, _model: nn.Module) -> dict[str, Any]:
         self._ends.append(self.mean_loss(self.held_out))
