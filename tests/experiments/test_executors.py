@@ -133,6 +133,15 @@ def test_a_sweep_is_settled_once(tmp_path):
         read_sweep(tmp_path)
 
 
+def test_two_drivers_in_one_folder(tmp_path):
+    from normlab.experiments.cell import locked
+
+    sweep = Sweep(tmp_path, LocalExecutor(workers=1), quiet=True)
+    with locked(tmp_path), pytest.raises(InputError, match="another process is working in"):
+        sweep.run({}, what="test")
+    assert sweep.run({}, what="test") == []
+
+
 def test_bad_executors():
     with pytest.raises(ConfigError, match="did you mean 'local'"):
         executor("locall")

@@ -12,7 +12,7 @@ from normlab.cli.compare import Workers, write_report
 
 SETTINGS: dict[str, Any] = {
     "schemes": ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res"),
-    "depths": (24,), "dim": 64, "heads": 4, "batch": 8, "length": 64, "tokens": 8 * 64 * 100, "seeds": 2,
+    "depths": (24,), "dim": 64, "heads": 4, "batch": 8, "length": 64, "tokens": 8 * 64 * 80, "seeds": 2,
     "lrs": (1e-3, 4e-3, 1.6e-2), "extend": 0,
 }  # fmt: skip
 

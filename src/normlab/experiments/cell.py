@@ -259,11 +259,16 @@ def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Wait for, then hold, the right to write here. The system frees it when a process dies, however it dies."""
+def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the right to write here. The system frees it when a process dies, however it dies."""
     with open(folder / ".lock", "w") as file:
         if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"another process is working in {str(folder)!r}; wait for it to end, or give another --out"
+                ) from None
         yield
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +36,9 @@ def reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
+    gc.collect()
+    with suppress(OSError, AttributeError):  # glibc: what an earlier cell freed goes back to the system
+        ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):  # not Linux, or not allowed: `peak` then covers the whole process
         Path("/proc/self/clear_refs").write_text("5")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -115,7 +114,7 @@ class Sweep:
         """Finish these cells (those that are done already cost nothing) and return the finished ones, in order."""
         folders = {name: cells.prepare(self.folder / name, config) for name, config in wanted.items()}
         open_ones = [folder for folder in folders.values() if cells.summary(folder) is None]
-        with _one_driver(self.folder):
+        with cells.locked(self.folder, wait=False):
             attempts = self.executor.run(open_ones)
             for outcome in progress(attempts, what=what, total=len(open_ones), quiet=self.quiet or not open_ones):
                 self._note(outcome)
@@ -170,12 +169,6 @@ def read_cells(folder: str | Path) -> list[Cell]:
     read_sweep(folder)
     folders = sorted(path.parent for path in Path(folder).glob("*/config.yaml"))
     return [found for path in folders if (found := read_cell(path)) is not None]
-
-
-@contextmanager
-def _one_driver(folder: Path) -> Iterator[None]:
-    with cells.locked(folder):
-        yield
 
 
 def _plain(value: Any) -> Any:
