@@ -72,7 +72,7 @@ class CompareConfig(Config):
     def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
         if not rates or any(not rate > 0 for rate in rates):
             raise ValueError(f"learning rates are positive numbers, but got {list(rates)}")
-        return tuple(sorted(set(rates)))
+        return tuple(sorted({round_3(rate) for rate in rates}))
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:

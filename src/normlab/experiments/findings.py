@@ -80,10 +80,10 @@ def _cost(rows: list[dict[str, Any]], base: str) -> str:
         return "Cost: see the table."
     slowest = min(speeds, key=lambda name: speeds[name])
     fastest = max(speeds, key=lambda name: speeds[name])
-    return (
-        f"A token costs {speeds[base] / speeds[slowest]:.2f} times as long with {slowest} (the slowest here) and "
-        f"{speeds[base] / speeds[fastest]:.2f} times as long with {fastest} (the fastest) as with {base}."
-    )
+    times = {name: speeds[base] / speed for name, speed in speeds.items()}
+    parts = [f"{slowest}, the slowest, takes {times[slowest]:.2f} times"] if slowest != base else []
+    parts += [f"{fastest}, the fastest, takes {times[fastest]:.2f} times"] if fastest != base else []
+    return f"For each token, {' and '.join(parts)} as long as {base}."
 
 
 # -- the claims of the field ------------------------------------------------------------------------------------------

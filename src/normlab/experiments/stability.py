@@ -71,7 +71,7 @@ class StabilityConfig(Config):
     def _grid(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
         if len(set(rates)) < 2 or any(not rate > 0 for rate in rates):
             raise ValueError(f"the first grid needs two or more different positive rates, but got {list(rates)}")
-        return tuple(sorted(set(rates)))
+        return tuple(sorted({round_3(rate) for rate in rates}))
 
     def check(self) -> Self:
         for warmup in self.warmups:
