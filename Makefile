@@ -13,30 +13,34 @@ WORKERS ?= 2
 help:
 	@echo "make demo | test | test-slow | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
-.venv/.dev: pyproject.toml constraints.txt tools/setup.sh
+# The stamps carry the torch version: another TORCH installs anew.
+DEV    := .venv/.dev-$(TORCH)
+BENCH  := .venv/.bench-$(TORCH)
+
+$(DEV): pyproject.toml constraints.txt tools/setup.sh
 	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" dev
-.venv/.bench: .venv/.dev
+$(BENCH): $(DEV)
 	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" bench
 
-demo: .venv/.dev
+demo: $(DEV)
 	@OMP_NUM_THREADS=2 $(BIN)/normlab atlas --out runs/atlas
 
-test: .venv/.dev
+test: $(DEV)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
 
-test-slow: .venv/.dev
+test-slow: $(DEV)
 	$(BIN)/python -m pytest -q -m slow
 
-lint: .venv/.dev
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: .venv/.dev
+format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.bench
+bench: $(BENCH)
 	@$(BIN)/python -m benchmarks
 
 clean:

@@ -1,3 +1,4 @@
+import inspect
 import json
 
 import pytest
@@ -123,3 +124,72 @@ def test_json_schema_names_every_scheme_and_key():
 @pytest.mark.parametrize("name", ["pre_norm", "Pre-Norm", "pre-norm", " PRE_NORM "])
 def test_names_take_dashes_and_case(name):
     assert nl.scheme(name) == nl.scheme("pre_norm")
+
+
+def every_config(root=Config):
+    for child in root.__subclasses__():
+        yield child
+        yield from every_config(child)
+
+
+def test_every_default_config_survives_yaml_and_overrides():
+    """Whatever has defaults everywhere: tuples, sections and all."""
+    import normlab.experiments.atlas  # loads tasks
+    import normlab.training.loop  # noqa: F401
+
+    tried = 0
+    for kind in every_config():
+        if kind.__module__.startswith("normlab.") and not (
+            inspect.isabstract(kind) or any(f.is_required() for f in kind.model_fields.values())
+        ):
+            config = kind()
+            assert kind.from_yaml(config.to_yaml()) == config, kind
+            assert config.override([]) == config, kind
+            tried += 1
+    assert tried > 28
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dim: 2020-13-45", "cannot be read as YAML"),
+        ("dim: " + "9" * 5000, "cannot be read as YAML"),
+        ("a: &x [*x]", "plain values"),
+        ("[" * 2000, "YAML"),
+        ("dim: 3\ndim: 4", "'dim' is given twice"),
+        ("1: 2", "are words"),
+        ("rope_theta: .inf", "rope_theta"),
+        ("vocab_size: 9999999999999999999999999", "vocab_size"),
+        ("", "mapping"),
+    ],
+)
+def test_hostile_yaml_is_one_sentence(text, words):
+    with pytest.raises(ConfigError) as error:
+        nl.TransformerConfig.from_yaml(text)
+    assert words in str(error.value)
+
+
+def test_faults_of_a_section_have_dotted_paths():
+    with pytest.raises(ConfigError) as error:
+        model_config(scheme={"name": "attn_res", "heads": 0, "windw": 3})
+    assert "scheme.heads: " in str(error.value)
+    assert "scheme.windw: unknown key" in str(error.value)
+    assert "did you mean 'window'" in str(error.value)
+
+
+def test_another_name_is_another_section():
+    config = model_config(scheme="post_norm").override(["scheme.name=attn_res", "scheme.heads=2"])
+    assert config.scheme == nl.scheme("attn_res", heads=2)
+
+
+def test_the_schema_knows_schemes_that_were_registered_later():
+    from typing import Literal
+
+    class Late(type(nl.scheme("pre_norm"))):
+        name: Literal["late_norm"] = "late_norm"
+
+    nl.register(Late)
+    try:
+        assert "late_norm" in json.dumps(nl.TransformerConfig.json_schema())
+    finally:
+        nl.SCHEMES.pop("late_norm")

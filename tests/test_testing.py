@@ -42,8 +42,8 @@ VARIANTS = {
     "layer_scale": [{"initial": 0.3}],
 }
 CASES = [(name, options) for name, cases in VARIANTS.items() for options in cases]
-# These speak of the default setting only: its parent, its formula, and (slow to check again) its compilation.
-OF_THE_DEFAULT = ("parameters_as_stated", "neutral_equals_parent", "data_parallel", "compiles")
+# These speak of the default setting only: its formula, and (slow to check again) its compilation and DDP.
+OF_THE_DEFAULT = ("parameters_as_stated", "data_parallel", "compiles")
 
 
 @pytest.mark.parametrize("rule", QUICK)

@@ -30,4 +30,5 @@ else
     .venv/bin/pip install -q --disable-pip-version-check -c .venv/constraints.txt -e ".[$extra]" 2>.venv/pip.log ||
         { cat .venv/pip.log >&2; exit 1; }
 fi
-touch ".venv/.$extra"
+find .venv -maxdepth 1 -name '.*-*' ! -name "*-$torch" -delete # stamps of another torch
+touch ".venv/.$extra-$torch"

@@ -19,6 +19,9 @@ _EXPORTS = {
     "TransformerConfig": "normlab.model",
     "diagnose": "normlab.probes.diagnose",
     "Monitor": "normlab.probes.monitor",
+    "Cost": "normlab.model.cost",
+    "cost": "normlab.model.cost",
+    "Pipeline": "normlab.model.pipeline",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
     from normlab.errors import NormlabError as NormlabError
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
+    from normlab.model.cost import Cost as Cost
+    from normlab.model.cost import cost as cost
+    from normlab.model.pipeline import Pipeline as Pipeline
     from normlab.probes.diagnose import diagnose as diagnose
     from normlab.probes.monitor import Monitor as Monitor
     from normlab.schemes import SCHEMES as SCHEMES

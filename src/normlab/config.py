@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,7 +20,17 @@ from normlab.errors import ConfigError, nearest
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads `1e-3` as a string; numbers here follow YAML 1.2 (and everybody's expectation)."""
+    """YAML 1.1 reads `1e-3` as a string; numbers here follow YAML 1.2 (and everybody's expectation).
+
+    A key given twice is an error: the second would win in silence.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -37,36 +47,47 @@ def load_yaml(text: str, *, source: str = "the YAML text") -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{source} is not valid YAML{where}: {getattr(error, 'problem', error)}") from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # an impossible date, a number of thousands of digits, endless nesting
+        raise ConfigError(f"{source} cannot be read as YAML: {error}") from None
 
 
 class Config(BaseModel):
     """Base of all configurations."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, validate_default=True, protected_namespaces=(), use_enum_values=True
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False, protected_namespaces=()
     )
     what: ClassVar[str] = "configuration"
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            text = json.dumps(values, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):  # configs inside, or something that is wrong anyway
+            text = None
+        try:
+            # Strict JSON takes a list for a tuple, which files need; strict Python would not.
+            if text is None:
+                super().__init__(**values)
+            else:
+                self.__pydantic_validator__.validate_json(text, self_instance=self)
         except ValidationError as error:
-            raise ConfigError(describe(error, type(self))) from None
-
-    # Without this mark pydantic builds nested configs through `__init__`, which is not JSON mode: their tuples, read as
-    # lists from a file, would be refused, and their faults would lose the dotted path.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+            raise ConfigError(faults=describe(error, type(self))) from None
 
     # -- files and text ------------------------------------------------------------------------------------------
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        if not all(isinstance(key, str) for key in values):
+            raise ConfigError(
+                f"the keys of a {cls.what} are words, but one is {next(k for k in values if type(k) is not str)!r}"
+            )
         try:
-            # JSON mode lets lists become tuples while staying strict about everything else.
-            return cls.model_validate_json(json.dumps(values))
-        except ValidationError as error:
-            raise ConfigError(describe(error, cls)) from None
-        except TypeError as error:
+            json.dumps(values)
+        except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"a {cls.what} holds plain values only: {error}") from None
+        return cls(**values)
 
     @classmethod
     def from_yaml(cls, text: str, *, source: str = "the YAML text") -> Self:
@@ -121,6 +142,8 @@ class Named(str):
 
 def _assign(values: dict[str, Any], key: str, value: Any, what: str) -> None:
     *parents, leaf = key.split(".")
+    if leaf == "name" and parents:  # another name is another section, whose options start anew
+        leaf = parents.pop()
     for depth, name in enumerate(parents):
         below = values.get(name)
         if isinstance(below, Named):  # `scheme=attn_res` and then `scheme.heads=2`: a section given by its name
@@ -135,44 +158,34 @@ def _assign(values: dict[str, Any], key: str, value: Any, what: str) -> None:
     values[leaf] = Named(value) if was_section and isinstance(value, str) else value
 
 
-def describe(error: ValidationError, root: type[BaseModel]) -> str:
-    """Pydantic's findings as one sentence each: dotted path, what was given, what was expected, the nearest name."""
-    faults = [_fault(item, root) for item in error.errors(include_url=False)]
-    return faults[0] if len(faults) == 1 else "; ".join(f"({i}) {fault}" for i, fault in enumerate(faults, 1))
+def describe(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str]]:
+    """Pydantic's findings as (dotted path, sentence): what was given, what was expected, the nearest name."""
+    faults: list[tuple[str, str]] = []
+    for item in error.errors(include_url=False):
+        path = ".".join(str(part) for part in item["loc"])
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError) and cause.faults:  # of a section: its paths continue ours
+            faults += [(".".join(filter(None, (path, below))), text) for below, text in cause.faults]
+        elif cause is not None:  # raised by our own validators, which write whole sentences
+            faults.append((path, str(cause)))
+        else:
+            faults.append((path, _sentence(item, root)))
+    return faults
 
 
-def _fault(item: Any, root: type[BaseModel]) -> str:
-    path = ".".join(str(part) for part in item["loc"])
+def _sentence(item: Any, root: type[BaseModel]) -> str:
     given, kind, context = item.get("input"), item["type"], item.get("ctx", {})
-    what = getattr(root, "what", root.__name__)
     if kind == "extra_forbidden":
-        valid = _fields_at(root, item["loc"][:-1])
-        name = str(item["loc"][-1])
-        close = nearest(name, valid)
+        valid = list(root.model_fields)
+        close = nearest(str(item["loc"][-1]), valid)
         meant = f"; did you mean {close!r}?" if close else ""
-        return f"{path}: unknown key of the {what}{meant} (valid: {', '.join(valid)})"
+        return f"unknown key of the {getattr(root, 'what', root.__name__)}{meant} (valid: {', '.join(valid)})"
     if kind == "missing":
-        return f"{path}: missing, and it has no default"
+        return "missing, and it has no default"
     if kind == "literal_error":
         valid = re.findall(r"'([^']*)'", context.get("expected", ""))
-        close = nearest(str(given), valid) if isinstance(given, str) else None
+        close = nearest(given, valid) if isinstance(given, str) else None
         meant = f"; did you mean {close!r}?" if close else ""
-        return f"{path}: {given!r} is not one of {context['expected']}{meant}"
-    if kind == "value_error":  # raised by our own validators, which write whole sentences
-        text = str(context["error"])
-        return f"{path}: {text}" if path else text
+        return f"{given!r} is not one of {context['expected']}{meant}"
     shown = repr(given) if len(repr(given)) < 80 else type(given).__name__
-    message = item["msg"][0].lower() + item["msg"][1:]
-    return f"{path}: {message}, but got {shown}"
-
-
-def _fields_at(root: type[BaseModel], loc: tuple[Any, ...]) -> list[str]:
-    model: Any = root
-    for part in loc:
-        field = model.model_fields.get(part) if hasattr(model, "model_fields") else None
-        annotation = field.annotation if field else None
-        nested = [t for t in (annotation, *get_args(annotation)) if isinstance(t, type) and issubclass(t, BaseModel)]
-        if not nested:
-            return []
-        model = nested[0]
-    return list(model.model_fields)
+    return f"{item['msg'][0].lower()}{item['msg'][1:]}, but got {shown}"

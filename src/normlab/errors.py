@@ -13,7 +13,18 @@ class NormlabError(Exception):
 
 
 class ConfigError(NormlabError, ValueError):
-    """A configuration that is unknown, of the wrong type, or impossible."""
+    """A configuration that is unknown, of the wrong type, or impossible.
+
+    `faults` are (dotted path, sentence) pairs where there may be several; the text lists them all.
+    """
+
+    def __init__(self, text: str = "", *, faults: Iterable[tuple[str, str]] = ()) -> None:
+        self.faults = tuple(faults)
+        if self.faults:
+            sentences = [f"{path}: {fault}" if path else fault for path, fault in self.faults]
+            numbered = [f"({i}) {sentence}" for i, sentence in enumerate(sentences, 1)]
+            text = sentences[0] if len(sentences) == 1 else "; ".join(numbered)
+        super().__init__(text)
 
 
 class InputError(NormlabError, ValueError):

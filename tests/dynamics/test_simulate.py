@@ -56,7 +56,7 @@ def test_the_gram_form_does_not_know_d_and_rotations_do_not_matter():
         simulate("peri", n=16, d=d, beta=3.0, init="symmetric", seeds=(seed,), **TIGHT)
         for d, seed in ((16, 0), (99, 5))
     ]
-    assert runs[0].gap == pytest.approx(runs[1].gap, abs=1e-12)
+    assert runs[0].gap == pytest.approx(runs[1].gap, abs=1e-10)
 
 
 def test_a_users_own_row_runs_beside_the_table():

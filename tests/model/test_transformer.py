@@ -86,11 +86,69 @@ def test_bad_generation_is_one_sentence():
         build().generate(TOKENS[:, :0], max_new_tokens=1)
     with pytest.raises(InputError, match="negative"):
         build().generate(TOKENS, max_new_tokens=-1)
-    with pytest.raises(InputError, match="9 tokens do not fit into a cache made for 8"):
+    with torch.no_grad(), pytest.raises(InputError, match="9 tokens do not fit into a cache made for 8"):
         model = build()
         cache = model.new_cache(2, 8)
         model(TOKENS, cache=cache)
         model(TOKENS[:, :1], cache=cache)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("softmax", ["plain", "ssmax", "adaptive"])
+def test_left_padding_changes_nothing(softmax, causal):
+    """Outputs and gradients of the real tokens, against the same tokens without padding (no positions)."""
+    model = build(softmax=softmax, causal=causal, positions="nope", init_std=0.3).double()
+    padded = torch.cat((torch.zeros(2, 3, dtype=torch.long), TOKENS), dim=1)
+    mask = torch.tensor([[False] * 3 + [True] * 8] * 2)
+    gradients = []
+    for tokens, seen in ((TOKENS, None), (padded, mask)):
+        model.zero_grad()
+        logits = model(tokens, attention_mask=seen)[:, -8:]
+        logits.logsumexp(-1).mean().backward()
+        gradients.append([logits.detach(), *(p.grad.clone() for p in model.parameters())])
+    for one, two in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
+
+
+def test_bad_calls_are_one_sentence():
+    model = build()
+    for call, words in (
+        (lambda: model(TOKENS.float()), "whole numbers"),
+        (lambda: model([[1, 2]]), "list"),
+        (
+            lambda: model(TOKENS, attention_mask=torch.ones(2, 5).bool()),
+            r"attention mask is \[batch, keys\] = \(2, 8\)",
+        ),
+        (lambda: model(TOKENS, attention_mask=torch.zeros(2, 8)), "additive"),
+        (lambda: model(TOKENS, cache=model.new_cache(2, 8)), "no_grad"),
+        (lambda: model.generate(TOKENS, max_new_tokens=1, top_k=0), "top_k"),
+        (lambda: model.generate(TOKENS, max_new_tokens=1, temperature=float("nan")), "temperature"),
+        (lambda: build(positions="learned").generate(TOKENS, max_new_tokens=5), "12 learned positions"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
+    with torch.no_grad(), pytest.raises(InputError, match="bidirectional"):
+        both = build(causal=False)
+        both(TOKENS, cache=both.new_cache(2, 8))
+
+
+def test_generation_keeps_the_mode_of_every_part():
+    model = build(dropout=0.1)
+    model.branches[0].eval()
+    model.generate(TOKENS, max_new_tokens=1, temperature=1e-40)
+    assert model.training
+    assert not model.branches[0].training
+
+
+def test_mixing_in_low_precision_and_inference_mode():
+    model = build().bfloat16()
+    with torch.inference_mode():
+        matrix = model.depth_mixing(TOKENS)
+    assert torch.equal(matrix, torch.ones(7, 7).tril().expand(2, 8, 7, 7).bfloat16())
+    with pytest.raises(UnsupportedError, match="differ by channel"):
+        model = build(scheme=nl.scheme("attn_res", heads=2))
+        torch.nn.init.normal_(model.scheme.queries)
+        model.depth_mixing(TOKENS)
 
 
 def test_post_norm_has_no_mixing_matrix():

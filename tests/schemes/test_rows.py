@@ -16,15 +16,18 @@ def rms(x, weight, eps=1e-6):
     return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
 
 
-def by_hand(name, x, branch, norms, site, frame):
-    """x after one branch, as each paper writes it; `norms` are the scheme's modules for this site."""
-    l, depth, count = site.layer, site.layers, site.count
+def by_hand(name, x, branch, scheme, site):
+    """x after one branch, as each paper writes it."""
+    i, l, depth, count = site.index, site.layer, site.layers, site.count
     F, N = branch, rms
-    pre, res, out = (getattr(m, "weight", None) for m in norms)
+    pre, res, out = (getattr(norms[i], "weight", None) for norms in (scheme.pre, scheme.res, scheme.out))
     if name == "post_norm":
         return N(x + F(x), out)
-    if name in ("pre_norm", "gpas"):
+    if name == "pre_norm":
         return x + F(N(x, pre))
+    if name == "gpas":
+        g = scheme.gate[l - 1]
+        return (x + F(N(x, pre))) * (1 - g * torch.sigmoid(g))
     if name in ("peri_norm", "peri_init_norm"):
         return x + N(F(N(x, pre)), res)
     if name == "res_norm":
@@ -42,11 +45,11 @@ def by_hand(name, x, branch, norms, site, frame):
             return x + F(N(x, pre)) if site.kind == "attention" else N(x + F(N(x, pre)), out)
         return N(count * x + F(N(x, pre)), out)
     if name == "rezero":
-        return x  # lambda = 0
+        return x + scheme.b.values[l - 1] * F(x)
     if name == "layer_scale":
-        return x + 0.1 * F(N(x, pre))  # 0.1 up to 18 layers
+        return x + scheme.b.values[i] * F(N(x, pre))
     if name == "admin":
-        return N(math.sqrt(site.index + 1) * x + F(x), out)
+        return N(scheme.a.values[i] * x + F(x), out)
     if name == "sub_norm":
         return x + F(N(x, pre))
     if name == "hybrid_norm":
@@ -59,15 +62,10 @@ def by_hand(name, x, branch, norms, site, frame):
 @pytest.mark.parametrize("name", ROWS)
 def test_each_row_is_its_equation(name):
     frame = Frame(10, make_sites(5))
-    torch.set_default_dtype(torch.float64)  # fixed coefficients are born in the default dtype
-    try:
-        scheme = nl.scheme(name).build(frame)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    with torch.no_grad():
-        for module in scheme.modules():
-            if hasattr(module, "weight") and module.weight.dim() == 1:
-                module.weight.normal_(1.0, 0.3)
+    scheme = nl.scheme(name).build(frame).double()
+    with torch.no_grad():  # every gain, scalar and gate away from its start, so that nothing is tested at zero
+        for parameter in scheme.parameters():
+            parameter.normal_(1.0, 0.3)
     x = torch.randn(2, 3, 10, dtype=torch.float64)
     stream = scheme.open(x)
     expected = rms(x, scheme.embedding.weight) if name == "peri_init_norm" else x
@@ -79,12 +77,41 @@ def test_each_row_is_its_equation(name):
 
         z, carry = scheme.read(stream, site)
         stream = scheme.write(stream, branch(z), carry, site)
-        norms = (scheme.pre[site.index], scheme.res[site.index], scheme.out[site.index])
-        expected = by_hand(name, expected, branch, norms, site, frame)
+        expected = by_hand(name, expected, branch, scheme, site)
         torch.testing.assert_close(stream, expected, rtol=0, atol=1e-12)
     ends_with_norm = name not in ("post_norm", "sqrt_scaling", "deep_norm", "keel", "rezero", "admin", "no_norm")
     expected = rms(expected, scheme.final.weight) if ends_with_norm else expected
     torch.testing.assert_close(scheme.close(stream), expected, rtol=0, atol=1e-12)
+
+
+def test_gpas_hides_its_shrinking_from_the_gradient():
+    """dL/dx of x - SiLU(g) stopgrad(x) is dL/dy; dL/dg sees the shrinking."""
+    frame = Frame(4, make_sites(1, ("attention",)))
+    scheme = nl.scheme("gpas", final_norm=False).build(frame).double()
+    with torch.no_grad():
+        scheme.gate.fill_(0.7)
+    x = torch.randn(1, 1, 4, dtype=torch.float64, requires_grad=True)
+    y = scheme.write(scheme.open(x), torch.zeros_like(x), None, frame.sites[0])
+    y.sum().backward()
+    sigmoid = 1 / (1 + math.exp(-0.7))
+    assert torch.equal(x.grad, torch.ones_like(x))
+    torch.testing.assert_close(y, x * (1 - 0.7 * sigmoid))
+    slope = sigmoid * (1 + 0.7 * (1 - sigmoid))
+    assert scheme.gate.grad.item() == pytest.approx(-slope * x.sum().item())
+
+
+def test_admin_starts_at_sqrt_i():
+    scheme = nl.scheme("admin").build(Frame(3, make_sites(2)))
+    assert scheme.a.values[:, 0].tolist() == pytest.approx([1, 2**0.5, 3**0.5, 2])
+
+
+def test_fixed_numbers_stay_exact_in_any_dtype_and_guard_loading():
+    scheme = nl.scheme("deep_norm").build(Frame(8, make_sites(96)))
+    x = torch.ones(1, 1, 8, dtype=torch.float64)
+    assert scheme.double().a(x, make_sites(96)[0])[0, 0, 0].item() == 192**0.25
+    other = nl.scheme("deep_norm", alpha=1.5).build(Frame(8, make_sites(96)))
+    with pytest.raises(RuntimeError, match="but the config says"):
+        other.load_state_dict(scheme.state_dict())
 
 
 # -- initialisations -----------------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def test_h_res_is_n_by_n_doubly_stochastic_and_applied():
     with torch.no_grad():
         for parameter in model.scheme.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
-        # Away from the near-identity start, where Sinkhorn converges slowly (its rate is the second singular value).
+        # Away from the near-identity start, where Sinkhorn converges slowly (see the next test).
         model.scheme.bias[:, 8:].normal_()
     seen = []
     original = model.scheme.coefficients
@@ -183,6 +183,17 @@ def test_h_res_is_n_by_n_doubly_stochastic_and_applied():
         assert ((h_pre > 0) & (h_pre < 1) & (h_post > 0) & (h_post < 2)).all()
     model.scheme.coefficients = lambda s, site: (*original(s, site)[:2], torch.eye(4).expand(2, 5, 4, 4))
     assert (model(tokens) - before).abs().max() > 1e-4, "H_res is computed but not applied"
+
+
+@pytest.mark.parametrize(("move", "least", "most"), [(0.0, 0, 1e-6), (0.1, 1e-5, 1e-3), (1.0, 5e-3, 0.1)])
+def test_how_doubly_stochastic_twenty_steps_are_near_the_start(move, least, most):
+    """The card's trap: near the identity the columns converge slowly, because the second singular value is near 1."""
+    scheme = nl.scheme("mhc").build(Frame(16, make_sites(12)))
+    with torch.no_grad():
+        scheme.bias += move * torch.randn(scheme.bias.shape, generator=torch.Generator().manual_seed(0))
+    streams = torch.randn(4, 8, 4, 16)
+    worst = max((scheme.coefficients(streams, s)[2].sum(-2) - 1).abs().max().item() for s in scheme.frame.sites)
+    assert least <= worst <= most
 
 
 def test_sinkhorn_is_doubly_stochastic_and_does_not_overflow():

@@ -67,4 +67,9 @@ def run(arguments: list[str]) -> int:
     except (NormlabError, OSError) as error:  # OSError: a full disk, a folder that may not be written
         typer.echo(f"normlab: {error}", err=True)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        typer.echo("normlab: this does not fit into memory; take a smaller model or shorter sequences", err=True)
+        return 2
     return 0

@@ -9,7 +9,7 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable result on stdout, nothing else there.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for what is written.", file_okay=False)]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of every random draw.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of every random draw.", min=0, max=2**63 - 1)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 
 

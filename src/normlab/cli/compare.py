@@ -30,7 +30,9 @@ def register(app: typer.Typer) -> None:
         dim: Annotated[int, typer.Option(help="Width.")] = 64,
         heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
         data: Data = None,
-        budget: Annotated[str | None, typer.Option(help="Time of the whole comparison: 90s, 10m, 2h.")] = None,
+        budget: Annotated[
+            str | None, typer.Option(help="Time of the whole comparison: 90s, 10m, 2h (default: 10m).")
+        ] = None,
         tokens: Annotated[int | None, typer.Option(help="Training tokens of each run, instead of a time.")] = None,
         seeds: Annotated[int, typer.Option(help="Seeds of each scheme at its best rate.")] = 2,
         lrs: Lrs = "1e-3,3e-3,1e-2",
@@ -54,7 +56,7 @@ def register(app: typer.Typer) -> None:
         config = CompareConfig(
             schemes=split_schemes(schemes), depths=numbers(depth, int, "--depth"), dim=dim, heads=heads, batch=batch,
             length=length, task=task_of(data), tokens=tokens, seeds=seeds, baseline=baseline,
-            budget=budget if budget or tokens else "10m", lrs=numbers(lrs, float, "--lrs"),
+            budget=budget, lrs=numbers(lrs, float, "--lrs"),
         )  # fmt: skip
         with by_name(executor, workers=workers, address=address) as cells:
             result = run(config, Sweep(out, cells, quiet=json))

@@ -68,6 +68,7 @@ def _facts(config: TransformerConfig, tokens: str | None, seed: int) -> dict[str
             ids = [int(part) for part in tokens.split(",")]
         except ValueError:
             raise InputError(f"--tokens takes whole numbers with commas, like 1,2,3; got {tokens!r}") from None
+        ids = [min(max(i, -(2**62)), 2**62) for i in ids]  # more would not fit an int64
         torch.manual_seed(seed)
         with torch.no_grad():
             logits = Transformer(config)(torch.tensor([ids]))[0, -1]

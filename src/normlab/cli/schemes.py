@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
     def listing(context: typer.Context, json: Json = False) -> None:
         """List every scheme (or `normlab schemes show NAME` for one)."""
         if context.invoked_subcommand is not None:
+            context.obj = json
             return
         from normlab.report import console, print_json, table
         from normlab.schemes import SCHEMES
@@ -29,13 +30,15 @@ def register(app: typer.Typer) -> None:
         console().print("normlab schemes show NAME prints one card")
 
     @commands.command()
-    def show(name: Annotated[str, typer.Argument(help="A scheme's name.")], json: Json = False) -> None:
+    def show(
+        context: typer.Context, name: Annotated[str, typer.Argument(help="A scheme's name.")], json: Json = False
+    ) -> None:
         """The card of one scheme: equation, init, parameters, traffic, growth, traps, citation."""
         from normlab.report import console, print_json
         from normlab.schemes import lookup
 
         card = _card(lookup(name).model_fields["name"].default)
-        if json:
+        if json or context.obj:
             print_json(card)
             return
         from rich.table import Table

@@ -22,6 +22,7 @@ class Rules:
         self.free = np.array([row.stream == "free" for row in rows])[:, None]
         self.unit = np.array([row.branch == "unit" for row in rows])[:, None]
         self.gains = [row.gain for row in rows]
+        self.needs_size = self.custom is not None or bool(self.unit.any())  # whether |A| is asked for at all
 
     def heat(self, t: float, beta: float) -> np.ndarray:
         """The inverse temperature of each member."""

@@ -38,17 +38,20 @@ class GramSystem:
         return y[: self.cut].reshape(b, n, n), y[self.cut :].reshape(b, n)
 
     def _averages(self, t: float, y: np.ndarray, rules: Rules) -> tuple[np.ndarray, ...]:
-        """E, P, P E, <theta, A> and |A|."""
+        """E, W E, the rows' sums Z, <theta, A>, 1/s and r', in as few passes over n x n as there can be."""
         gaps, r = self.unpack(y)
-        weights = np.exp(-rules.heat(t, self.beta)[:, None, None] * gaps)
+        weights = gaps * -rules.heat(t, self.beta)[:, None, None]
+        np.exp(weights, out=weights)
         if self.mask is not None:
             weights *= self.mask
         if rules.raw is not None:
             weights *= np.where(rules.raw[:, None], r, 1.0)[:, None, :]
-        weights /= weights.sum(-1, keepdims=True)
-        mean = weights @ gaps
-        along = 1.0 - np.einsum("bjj->bj", mean)
-        return gaps, weights, mean, along, np.sqrt(1.0 - np.einsum("bjk,bjk->bj", mean, weights))
+        total = weights.sum(-1)
+        along = 1.0 - np.einsum("bjk,bjk->bj", weights, gaps) / total  # (P E)_jj, as E is symmetric
+        pulled = weights @ gaps
+        size = np.sqrt(1.0 - np.einsum("bjk,bjk->bj", pulled, weights) / total**2) if rules.needs_size else along
+        inverse, growth = rules(t, r, along, size)
+        return gaps, pulled, total, along, size, inverse, growth
 
     def rhs_from(self, left: float) -> Rhs:
         rules = Rules([f.stage(left) for f in self.fields])
@@ -56,26 +59,28 @@ class GramSystem:
         def rhs(t: float, y: np.ndarray) -> np.ndarray:
             out = np.empty_like(y)
             turn, growth = self.unpack(out)
-            gaps, weights, mean, along, size = self._averages(t, y, rules)
-            inverse, growth[:] = rules(t, self.unpack(y)[1], along, size)
-            own = np.einsum("bjj->bj", mean).copy()
-            np.multiply(own[..., None], gaps, out=weights)  # weights is free now
-            np.subtract(gaps, mean, out=mean)
-            mean += own[..., None]
-            mean -= weights
-            mean *= inverse[..., None]
-            np.add(mean, mean.transpose(0, 2, 1), out=turn)
-            np.negative(turn, out=turn)
+            gaps, pulled, total, along, _, inverse, growth[:] = self._averages(t, y, rules)
+            # -M = (1/s) ( P E - <theta, A> E - (P E)_jj ), the coefficients of a row put together first.
+            pulled *= (inverse / total)[..., None]
+            pulled -= gaps * (inverse * along)[..., None]
+            pulled -= (inverse * (1.0 - along))[..., None]
+            np.add(pulled, pulled.transpose(0, 2, 1), out=turn)
             return out
 
         return rhs
 
-    def speed(self, t: float, y: np.ndarray) -> np.ndarray:
-        """Root mean square |theta'|: |theta_j'|^2 = (|A_j|^2 - <theta_j, A_j>^2) / s_j^2."""
+    def observe(self, t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Gap, mean radius, root mean square |theta'| and rate of the mean cosine of each member.
+
+        |theta_j'|^2 = (|A_j|^2 - <theta_j, A_j>^2) / s_j^2; the sum over E' needs only sums of rows.
+        """
         rules = Rules([f.stage(t) for f in self.fields])
-        *_, along, size = self._averages(t, y, rules)
-        inverse, _ = rules(t, self.unpack(y)[1], along, size)
-        return np.sqrt(np.mean(np.maximum(size**2 - along**2, 0.0) * inverse**2, axis=-1))
+        rules.needs_size = True
+        gaps, pulled, total, along, size, inverse, _ = self._averages(t, y, rules)
+        speed = np.sqrt(np.mean(np.maximum(size**2 - along**2, 0.0) * inverse**2, axis=-1))
+        rows, n = gaps.sum(-1), self.n
+        climb = np.sum(inverse * (along * rows + n * (1.0 - along) - pulled.sum(-1) / total), axis=-1)
+        return self.gap(y), self.unpack(y)[1].mean(1), speed, 2.0 * climb / (n * (n - 1))
 
     def gap(self, y: np.ndarray) -> np.ndarray:
         """1 - mean pairwise cosine of each member."""

@@ -66,6 +66,16 @@ class ParticleSystem:
 
         return rhs
 
+    def observe(
+        self, t: float, y: np.ndarray, rate: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Gap, mean radius, root mean square |theta'| and rate of the mean cosine of each member, from y and y'."""
+        theta, r = self.unpack(y)
+        moved = self.unpack(rate)[0]
+        speed = np.sqrt(np.mean(np.sum(moved**2, -1), -1))
+        climb = 2.0 * np.einsum("bd,bd->b", theta.sum(1), moved.sum(1)) / (self.n * (self.n - 1))
+        return self.gap(y), r.mean(1), speed, climb
+
     def gap(self, y: np.ndarray) -> np.ndarray:
         """1 - mean pairwise cosine of each member, from the spread around the mean: no cancellation near consensus."""
         theta = unit(self.unpack(y)[0])

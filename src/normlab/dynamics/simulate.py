@@ -15,7 +15,7 @@ from normlab.dynamics.fields import Custom, Field, scheme_field
 from normlab.dynamics.gram import GramSystem
 from normlab.dynamics.particles import ParticleSystem
 from normlab.dynamics.scalar import LEVELS, check_scalar, check_times
-from normlab.dynamics.solver import Tolerance, integrate
+from normlab.dynamics.solver import Rhs, Tolerance, integrate
 from normlab.dynamics.weights import Draw
 from normlab.errors import ConfigError
 
@@ -211,25 +211,19 @@ class _Observer:
 
     def __init__(self, system: GramSystem | ParticleSystem, keep: bool, breaks: Sequence[float]) -> None:
         self.system, self.keep, self.breaks = system, keep, list(breaks)
-        self.segment, self.rhs = -1, system.rhs_from(0.0)
+        self.segment = -1
+        self.rhs: Rhs | None = None
 
     def __call__(self, t: float, y: np.ndarray) -> tuple[np.ndarray, ...]:
+        if isinstance(self.system, GramSystem):
+            return (*self.system.observe(t, y), np.zeros((len(self.system.fields), 0)))
         segment = int(np.searchsorted(self.breaks, t, side="right"))
-        if segment != self.segment:
+        if segment != self.segment or self.rhs is None:  # fresh weights are drawn once a layer, not once a sample
             self.segment = segment
             self.rhs = self.system.rhs_from(self.breaks[segment - 1] if segment else 0.0)
-        rate = self.rhs(t, y)
-        state, r = self.system.unpack(y)
-        moved = self.system.unpack(rate)[0]
-        n = self.system.n
-        if isinstance(self.system, GramSystem):
-            speed = self.system.speed(t, y)
-            climb = -moved.sum((1, 2)) / (n * (n - 1))
-        else:
-            speed = np.sqrt(np.mean(np.sum(moved**2, -1), -1))
-            climb = 2.0 * np.einsum("bd,bd->b", state.sum(1), moved.sum(1)) / (n * (n - 1))
-        directions = starts.unit(state) if self.keep else np.zeros((len(r), 0))
-        return self.system.gap(y), r.mean(1), speed, climb, directions
+        seen = self.system.observe(t, y, self.rhs(t, y))
+        directions = starts.unit(self.system.unpack(y)[0]) if self.keep else np.zeros((len(seen[0]), 0))
+        return (*seen, directions)
 
 
 def _chunks(

@@ -135,6 +135,6 @@ def to_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def parse_names(text: str | None, default: Sequence[str]) -> list[str]:
-    """`a,b,c` checked against the registry."""
-    names = [part for part in (text or "").replace(" ", "").split(",") if part] or list(default)
+    """`a,b,c` checked against the registry; None takes the default."""
+    names = list(default) if text is None else [part.strip() for part in text.split(",")]
     return [scheme(name).name for name in names]

@@ -32,6 +32,7 @@ from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import AverageConfig
 
 DEFAULT_SCHEMES = ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res")
+DEFAULT_BUDGET = "10m"
 PARALLEL = 0.85  # two cells on two cores share caches and memory: each runs a little slower than alone
 
 
@@ -49,7 +50,7 @@ class CompareConfig(Config):
     length: int = Field(default=64, ge=1)
     task: AnyTask = Text()
     tokens: int | None = Field(default=None, ge=1)
-    budget: str | None = Field(default=None, description="for example 90s, 10m, 2h")
+    budget: str | None = Field(default=None, description="for example 90s, 10m, 2h; null without tokens: 10m")
     seeds: int = Field(default=2, ge=1)
     lrs: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
     extend: int = Field(default=1, ge=0, description="how often the grid of rates may grow where its last is the best")
@@ -76,8 +77,8 @@ class CompareConfig(Config):
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
-        if (self.tokens is None) == (self.budget is None):
-            raise ValueError("give either tokens (of each run) or a time budget (of the whole comparison)")
+        if self.tokens is not None and self.budget is not None:
+            raise ValueError("give either tokens (of each run) or a time budget (of the whole comparison), not both")
         if self.baseline is not None:
             pick_baseline([label(parse_scheme(name)) for name in self.schemes], self.baseline)
         return self
@@ -212,14 +213,14 @@ def settle_steps(config: CompareConfig, *, workers: int) -> int:
                 f"tokens: {config.tokens} is less than one step of {config.batch} x {config.length} = {per_step} tokens"
             )
         return config.tokens // per_step
-    assert config.budget is not None
-    available = seconds(config.budget) * workers * (PARALLEL if workers > 1 else 1.0)
+    budget = config.budget or DEFAULT_BUDGET
+    available = seconds(budget) * workers * (PARALLEL if workers > 1 else 1.0)
     step, fixed = estimate_cost(config)
     steps = int((available - fixed) / step)
     if steps < 1:
         need = (fixed + step) / (workers * (PARALLEL if workers > 1 else 1.0))
         raise ConfigError(
-            f"budget: {config.budget} is too small for one step of each of the {config.runs()} runs, which takes about "
+            f"budget: {budget} is too small for one step of each of the {config.runs()} runs, which takes about "
             f"{need:.0f} s here; give more time, or fewer schemes, rates or seeds, or a smaller model"
         )
     return steps

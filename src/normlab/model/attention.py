@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from normlab.errors import InputError
 from normlab.model.config import TransformerConfig
 from normlab.model.linear import Linear
 from normlab.model.positions import rotate
@@ -27,7 +27,14 @@ class Cache:
         shape = (batch, config.kv_heads or config.heads, length, config.size_of_head)
         self.keys = [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.depth)]
         self.values = [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.depth)]
-        self.capacity, self.length = length, 0
+        self.batch, self.capacity, self.length = batch, length, 0
+
+    def check(self, *, batch: int, length: int) -> None:
+        """Do `length` tokens of `batch` sequences fit?"""
+        if batch != self.batch:
+            raise InputError(f"a cache made for a batch of {self.batch} does not serve a batch of {batch}")
+        if length > self.capacity:
+            raise InputError(f"{length} tokens do not fit into a cache made for {self.capacity}")
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         end = self.length + key.shape[2]
@@ -66,8 +73,7 @@ class Attention(nn.Module):
             self.key_norm = make_norm(config.norm, d, eps=config.eps)
         elif self.qk_norm == "unit":  # nGPT: stored at the scale of the weights, used as 1
             self.stored_scale = config.dim**-0.5
-            self.query_scale = nn.Parameter(torch.empty(self.heads, d))
-            self.key_scale = nn.Parameter(torch.empty(self.kv_heads, d))
+            self.qk_scale = nn.Parameter(torch.empty(self.kv_heads, d))  # one for queries and keys, as the authors'
         self.value_norm = make_norm(config.norm, d, eps=config.eps) if demands.v_norm else None
         self.inner_norm = make_norm(config.norm, self.heads * d, eps=config.eps) if demands.inner_norm else None
         self.head_norm = make_norm(config.norm, d, eps=config.eps) if config.head_norm else None
@@ -84,8 +90,7 @@ class Attention(nn.Module):
         for linear in (self.qkv, self.out):
             linear.reset_bias_()
         if self.qk_norm == "unit":
-            self.query_scale.fill_(self.stored_scale)
-            self.key_scale.fill_(self.stored_scale)
+            self.qk_scale.fill_(self.stored_scale)
         if self.sharpness is not None:
             self.sharpness.fill_(1.0)
 
@@ -124,8 +129,9 @@ class Attention(nn.Module):
             qk = rotate(qk, shared.rope)
         q, k = qk.split([self.heads, self.kv_heads], dim=2)
         if self.qk_norm == "unit":
-            q = unit(q) * (self.query_scale / self.stored_scale).to(q.dtype)
-            k = unit(k) * (self.key_scale / self.stored_scale).to(k.dtype)
+            scale = (self.qk_scale / self.stored_scale).to(q.dtype)
+            q = unit(q) * scale.repeat_interleave(self.heads // self.kv_heads, dim=0)
+            k = unit(k) * scale
         return q, k
 
     def _with_first(self, v: Tensor, shared: Pass) -> Tensor:
@@ -183,9 +189,11 @@ class Attention(nn.Module):
         if causal:
             mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril()
         if mask is not None:
-            logits = logits.masked_fill(~mask, -math.inf)
-        weights = logits.softmax(-1)
-        entropy = -torch.xlogy(weights, weights).sum(-1, keepdim=True)
+            # Finite, because a padded query may see nothing at all, and its NaN would reach the others' gradients.
+            logits = logits.masked_fill(~mask, -1e30)
+        # log Z - <w, z>, not -<w, log w>: the latter has no gradient where a weight is zero.
+        seen = logits if mask is None else logits.masked_fill(~mask, 0.0)
+        entropy = torch.logsumexp(logits, -1, keepdim=True) - (logits.softmax(-1) * seen).sum(-1, keepdim=True)
         beta = torch.zeros_like(entropy)
         for coefficient in ADAPTIVE_POLYNOMIAL:
             beta = beta * entropy + coefficient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from typing_extensions import Self
 
 from normlab.config import Config
@@ -25,12 +25,16 @@ def _to_scheme(value: Any) -> Any:
     return value
 
 
-def _scheme_schema() -> dict[str, Any]:
-    options = [{"$comment": name, **config.model_json_schema()} for name, config in SCHEMES.items()]
-    return {"anyOf": [{"type": "string", "enum": sorted(SCHEMES)}, *options], "default": "pre_norm"}
+class _SchemeSchema:
+    """The JSON Schema of a scheme, from the registry as it is when asked."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        options = [{"$comment": name, **config.model_json_schema()} for name, config in SCHEMES.items()]
+        return {"anyOf": [{"type": "string", "enum": sorted(SCHEMES)}, *options], "default": "pre_norm"}
 
 
-AnyScheme = Annotated[SerializeAsAny[SchemeConfig], BeforeValidator(_to_scheme), WithJsonSchema(_scheme_schema())]
+AnyScheme = Annotated[SerializeAsAny[SchemeConfig], BeforeValidator(_to_scheme), _SchemeSchema]
 
 
 class TransformerConfig(Config):
@@ -38,21 +42,23 @@ class TransformerConfig(Config):
 
     what: ClassVar[str] = "model"
 
-    vocab_size: int = Field(ge=1)
-    dim: int = Field(ge=1, description="width of the residual stream")
-    depth: int = Field(ge=1, description="layers; each is attention + FFN")
-    heads: int = Field(ge=1)
+    vocab_size: int = Field(ge=1, le=10**9)
+    dim: int = Field(ge=1, le=10**6, description="width of the residual stream")
+    depth: int = Field(ge=1, le=10**5, description="layers; each is attention + FFN")
+    heads: int = Field(ge=1, le=10**5)
     scheme: AnyScheme = Field("pre_norm", description="where norms go and how outputs join the stream")  # type: ignore[assignment]
     norm: Literal["rmsnorm", "layernorm", "dyt"] = "rmsnorm"
     eps: float = Field(1e-6, ge=0)
     positions: Literal["rope", "nope", "learned", "sinusoidal"] = "rope"
     rope_theta: float = Field(10000.0, gt=0)
     ffn: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "none"] = "swiglu"
-    ffn_dim: int | None = Field(None, ge=1, description="null: 4 dim, or 8/3 dim in multiples of 8 for gated ones")
+    ffn_dim: int | None = Field(
+        None, ge=1, le=10**7, description="null: 4 dim, or 8/3 dim in multiples of 8 for gated ones"
+    )
     causal: bool = True
-    max_length: int = Field(2048, ge=1, description="longest sequence of learned positions and of the cache")
+    max_length: int = Field(2048, ge=1, le=10**9, description="how many learned positions there are")
     kv_heads: int | None = Field(None, ge=1, description="grouped queries; null: as many as heads")
-    head_dim: int | None = Field(None, ge=1, description="null: dim / heads")
+    head_dim: int | None = Field(None, ge=1, le=10**5, description="null: dim / heads")
     qk_norm: Literal["head", "full"] | None = Field(None, description="norm on queries and keys")
     attention_scale: float | None = Field(None, gt=0, description="null: 1/sqrt(head_dim)")
     softmax: Literal["plain", "ssmax", "adaptive"] = Field(
@@ -77,8 +83,13 @@ class TransformerConfig(Config):
             raise ValueError(f"kv_heads: {self.kv_heads} key-value heads do not divide {self.heads} heads")
         if self.positions == "rope" and self.size_of_head % 2:
             raise ValueError(f"positions: rope turns pairs of channels, but a head has {self.size_of_head}")
-        if self.scheme.demands().qk_norm == "unit" and self.qk_norm is not None:
+        demands = self.scheme.demands()
+        if demands.qk_norm is not None and self.qk_norm not in (None, demands.qk_norm):
             raise ValueError(f"qk_norm: {self.scheme.name} has its own norm on queries and keys; leave it out")
+        if demands.unit and self.bias:
+            raise ValueError(
+                f"bias: {self.scheme.name} keeps its weights on the sphere and has no biases; leave it out"
+            )
         self.scheme.check(self.sites())
         return self
 

@@ -21,7 +21,7 @@ from normlab.errors import InputError
 from normlab.model.attention import Attention, Cache, Pass
 from normlab.model.config import TransformerConfig
 from normlab.model.ffn import FeedForward
-from normlab.model.generate import generate
+from normlab.model.generate import evaluating, generate, prefill
 from normlab.model.linear import Embedding, Linear
 from normlab.model.positions import rope_table, sinusoidal
 from normlab.schemes import Branch, DepthMixing, Frame, depth_mixing
@@ -92,23 +92,35 @@ class Transformer(nn.Module):
         """What the head sees: [batch, time, dim]. `attention_mask` is [batch, keys], true (or 1) for real tokens."""
         start = 0 if cache is None else cache.length
         self._check(tokens, start, cache)
+        self._check_mask(attention_mask, len(tokens), start + tokens.shape[1])
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        shared = Pass(cache=cache, padding=None if attention_mask is None else attention_mask.bool())
-        if self.config.positions == "rope":
-            shared.rope = rope_table(positions, self.config.size_of_head, self.config.rope_theta)
+        shared = self.new_pass(positions, attention_mask=attention_mask, cache=cache)
         stream = self.scheme.open(self.embed(tokens, positions))
-        per_layer = len(self.sites) // self.config.depth
-        for first in range(0, len(self.sites), per_layer):
-            if self.checkpointing and torch.is_grad_enabled():
-                stream = checkpoint(self._layer, stream, shared, first, per_layer, use_reentrant=False)
-            else:
-                stream = self._layer(stream, shared, first, per_layer)
+        stream = self.run(stream, shared, 0, len(self.sites))
         if cache is not None:
             cache.length += tokens.shape[1]
         return self.scheme.close(stream)
 
-    def _layer(self, stream: Stream, shared: Pass, first: int, count: int) -> Stream:
-        for site, branch in zip(self.sites[first : first + count], self.branches[first : first + count], strict=True):
+    def new_pass(self, positions: Tensor, *, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Pass:
+        """What the branches of one forward pass share."""
+        shared = Pass(cache=cache, padding=None if attention_mask is None else attention_mask.bool())
+        if self.config.positions == "rope":
+            shared.rope = rope_table(positions, self.config.size_of_head, self.config.rope_theta)
+        return shared
+
+    def run(self, stream: Stream, shared: Pass, first: int, last: int) -> Stream:
+        """Branches first .. last - 1: the whole model, or a pipeline stage, which may begin or end inside a layer."""
+        per_layer = len(self.sites) // self.config.depth
+        for start in range(first, last, per_layer):
+            end = min(start + per_layer, last)
+            if self.checkpointing and torch.is_grad_enabled():
+                stream = checkpoint(self._layer, stream, shared, start, end, use_reentrant=False)
+            else:
+                stream = self._layer(stream, shared, start, end)
+        return stream
+
+    def _layer(self, stream: Stream, shared: Pass, first: int, last: int) -> Stream:
+        for site, branch in zip(self.sites[first:last], self.branches[first:last], strict=True):
             x, carry = self.scheme.read(stream, site)
             stream = self.scheme.write(stream, self._drop(branch(x, shared)), carry, site)
         return stream
@@ -139,16 +151,40 @@ class Transformer(nn.Module):
         return logits
 
     def _check(self, tokens: Tensor, start: int, cache: Cache | None) -> None:
+        if not isinstance(tokens, Tensor) or tokens.dtype not in (torch.int64, torch.int32):
+            given = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise InputError(f"tokens are a tensor of whole numbers (torch.long); these are {given}")
         if tokens.dim() != 2:
             raise InputError(f"tokens are [batch, time]; these have the shape {tuple(tokens.shape)}")
+        if tokens.device != self.embedding.weight.device:
+            raise InputError(
+                f"the tokens are on {tokens.device} and the model on {self.embedding.weight.device}: "
+                "move one of them, for example tokens.to(model.embedding.weight.device)"
+            )
         length = start + tokens.shape[1]
         if self.position is not None and length > self.config.max_length:
             raise InputError(
                 f"a sequence of {length} tokens is longer than the {self.config.max_length} learned positions; "
                 "raise max_length or shorten the sequence"
             )
-        if cache is not None and length > cache.capacity:
-            raise InputError(f"{length} tokens do not fit into a cache made for {cache.capacity}")
+        if cache is not None:
+            cache.check(batch=len(tokens), length=length)
+            if not self.config.causal:
+                raise InputError("a bidirectional model looks ahead, so what a cache holds would change: leave it out")
+            if torch.is_grad_enabled() and self.embedding.weight.requires_grad:
+                raise InputError("decoding with a cache is for inference: run it under torch.no_grad()")
+
+    def _check_mask(self, mask: Tensor | None, batch: int, keys: int) -> None:
+        if mask is None:
+            return
+        if mask.shape != (batch, keys):
+            raise InputError(
+                f"the attention mask is [batch, keys] = {(batch, keys)}, true for real tokens; got {tuple(mask.shape)}"
+            )
+        if mask.is_floating_point():
+            raise InputError(
+                "the attention mask holds true (or 1) for real tokens; an additive mask of floats is refused"
+            )
 
     def _outside(self, tokens: Tensor) -> str:
         return (
@@ -158,6 +194,7 @@ class Transformer(nn.Module):
 
     # -- generation and accounting -----------------------------------------------------------------------------------
     generate = generate
+    prefill = prefill
 
     def new_cache(self, batch: int, length: int) -> Cache:
         weight = self.embedding.weight
@@ -175,7 +212,8 @@ class Transformer(nn.Module):
     def flops_per_token(self, length: int, *, training: bool = False) -> int:
         """Multiply-adds count two. Matrix products of branches and head, and attention over the mean visible length.
 
-        Residual-path arithmetic of the scheme (norms, mixing) is left out: it is bound by memory, not by FLOPs.
+        The scheme's own arithmetic is left out; it is small except for mhc (+30 % at width 64), hyper_connections and
+        query="input". `normlab cost` counts it.
         """
         products = sum(w.numel() for branch in self.branches for w in cast(Branch, branch).matrices().values())
         products += self.embedding.weight.numel()
@@ -189,11 +227,9 @@ class Transformer(nn.Module):
 
     def depth_mixing_parts(self, tokens: Tensor) -> DepthMixing:
         """The matrix with the reads h and the sources v that it relates."""
-        was_training, checkpointing = self.training, self.checkpointing
-        self.eval()
-        self.checkpointing = False
+        checkpointing, self.checkpointing = self.checkpointing, False
         try:
-            return depth_mixing(self.scheme, lambda: self.features(tokens))
+            with evaluating(self):
+                return depth_mixing(self.scheme, lambda: self.features(tokens))
         finally:
-            self.train(was_training)
             self.checkpointing = checkpointing

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from normlab.errors import ConfigError, canonical, unknown
-from normlab.schemes.base import Branch, Card, Demands, Frame, Init, Scheme, SchemeConfig, Site, make_sites
+from normlab.schemes.base import (
+    Access,
+    Branch,
+    Card,
+    Demands,
+    Frame,
+    Init,
+    Parts,
+    Scheme,
+    SchemeConfig,
+    Site,
+    make_sites,
+)
 from normlab.schemes.dense_former import DenseFormer
 from normlab.schemes.depth_attention import AttnRes, BlockAttnRes
 from normlab.schemes.dual import BottomToTop, ResiDual, SiameseNorm
@@ -50,6 +62,8 @@ def scheme(name: str, **options: Any) -> SchemeConfig:
 
 
 def lookup(name: str) -> type[SchemeConfig]:
+    if not isinstance(name, str):
+        raise ConfigError(f"a scheme is named by a text, for example 'pre_norm', but got {name!r}")
     try:
         return SCHEMES[canonical(name)]
     except KeyError:
@@ -58,12 +72,14 @@ def lookup(name: str) -> type[SchemeConfig]:
 
 __all__ = [
     "SCHEMES",
+    "Access",
     "Branch",
     "Card",
     "Demands",
     "DepthMixing",
     "Frame",
     "Init",
+    "Parts",
     "Scheme",
     "SchemeConfig",
     "Site",

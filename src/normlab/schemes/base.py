@@ -15,8 +15,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -101,10 +101,39 @@ class Card:
     citation: str
     growth: str
     init: str = "plain: N(0, 0.02^2)"
-    extra_parameters: str = "0"  # evaluated by the tests against the built scheme
+    # Formulas that the contract suite evaluates: of the residual path, and of what the scheme asks of its branches and
+    # head (F is the FFN's inner width, h a head's, V the vocabulary).
+    extra_parameters: str = "0"
+    branch_parameters: str = "0"
     traffic: str = "2d read, 1d written"  # residual path, per token and branch, inner norms fused
     traps: tuple[str, ...] = ()
     parent: str | None = None  # the scheme that the neutral setting equals
+
+
+class Parts(NamedTuple):
+    """A stream as plain tensors, for what crosses a device boundary.
+
+    `settled` only ever grows: no later write changes or removes an entry (the closed blocks of Attention Residuals), so
+    whoever has seen one may keep it. `moving` is replaced by every write.
+    """
+
+    settled: tuple[Tensor, ...]
+    moving: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One operation of the residual path and its memory traffic per token and branch, in units of the width d.
+
+    The accounting of the Attention Residuals paper (Table 1): each operation reads its inputs and writes its results,
+    averaged over the branches; what happens inside a branch (its own norm included) is not counted. `scalars` are
+    single numbers read or written, beside multiples of d.
+    """
+
+    operation: str
+    read: float
+    write: float
+    scalars: float = 0.0
 
 
 Bounds = tuple[float, float]
@@ -138,9 +167,46 @@ class SchemeConfig(Config, ABC):
         """The setting at which this scheme computes the same function as `card.parent`, at initialisation."""
         return None
 
+    def parent(self) -> str | None:
+        """The scheme that this setting equals when it is neutral."""
+        return self.card.parent
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        """What the residual path reads and writes; the standard residual reads x and F(x) and writes x: 3d."""
+        return [Access("residual merge", 2.0, 1.0)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        """Forward arithmetic of the residual path for one token, norms left out; the standard residual adds: M d."""
+        return float(len(frame.sites) * frame.dim)
+
     def zero_gradients(self, frame: Frame) -> Mapping[str, tuple[int, ...]]:
         """Parameter name -> rows whose gradient is exactly zero by construction, however the parameters are set."""
         return {}
+
+
+@dataclass(frozen=True)
+class Init:
+    """How a scheme fills its branches, as data: plain or Xavier, a gain on the value path, a scale on the outputs."""
+
+    kind: Literal["plain", "xavier"] = "plain"
+    gain: Callable[[Site, Any], float] | None = None  # on value, out, up, gate, down
+    out: Callable[[Site, Any], float] | None = None  # on out, down only
+
+    @torch.no_grad()
+    def fill_(self, branch: Branch, site: Site, *, options: Any, std: float) -> None:
+        for role, weight in branch.matrices().items():
+            # Query and key set the temperature of the softmax, not the size of the update: gains leave them alone.
+            gain = 1.0 if self.gain is None or role in ("query", "key") else self.gain(site, options)
+            gain *= self.out(site, options) if self.out is not None and role in ("out", "down") else 1.0
+            if self.kind == "xavier":
+                nn.init.xavier_normal_(weight, gain=gain)
+            else:
+                nn.init.normal_(weight, std=gain * std)
+
+
+PLAIN = Init()
+XAVIER = Init("xavier")
+GPT2 = Init(out=lambda site, options: site.count**-0.5)  # residual projections divided by sqrt(2L)
 
 
 class Tape:
@@ -162,11 +228,28 @@ class Tape:
         return v
 
 
+def tensors_of(stream: Stream) -> Iterator[Tensor]:
+    """Every tensor of a stream, in order."""
+    if isinstance(stream, Tensor):
+        yield stream
+    elif stream is not None:
+        for part in stream:
+            yield from tensors_of(part)
+
+
+def _rebuild(like: Stream, tensors: Iterator[Tensor]) -> Stream:
+    if like is None or isinstance(like, Tensor):
+        return None if like is None else next(tensors)
+    parts = [_rebuild(part, tensors) for part in like]
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
 class Scheme(nn.Module, ABC):
     """Base of all schemes. Subclasses route every branch input through `enter` and every output through `leave`."""
 
     # Is h a linear mix of branch outputs, for given coefficients? If not, why not (shown to the user).
     not_linear: str | None = None
+    init: Init = PLAIN
 
     def __init__(
         self, config: SchemeConfig, frame: Frame, *, pre: bool | Sequence[bool], res: bool | Sequence[bool] = False
@@ -197,6 +280,19 @@ class Scheme(nn.Module, ABC):
     def write(self, stream: Stream, y: Tensor, carry: Any, site: Site) -> Stream: ...
     @abstractmethod
     def close(self, stream: Stream) -> Tensor: ...
+
+    # -- the stream across devices ---------------------------------------------------------------------------------
+    def to_parts(self, stream: Stream) -> Parts:
+        """The least that rebuilds the stream elsewhere. The default sends every tensor of it, each time.
+
+        A scheme with sources overrides both: what is derived (source norms, the results of a batched read) stays out
+        of the parts, and `from_parts` computes it again.
+        """
+        return Parts((), tuple(tensors_of(stream)))
+
+    def from_parts(self, parts: Parts, like: Stream, site: Site | None) -> Stream:
+        """The stream again. `like` has its structure, not its sizes; `site` reads next (None: the close)."""
+        return _rebuild(like, iter(parts.moving))
 
     # -- what subclasses share -------------------------------------------------------------------------------------
     def enter(self, h: Tensor, site: Site) -> Tensor:
@@ -240,29 +336,8 @@ class Scheme(nn.Module, ABC):
         """Fill the scheme's own parameters and buffers (not those of its norms)."""
 
     def init_branch_(self, branch: Branch, site: Site) -> None:
-        """Fill a branch's matrices. The default is the plain initialisation N(0, init_std^2)."""
-        for weight in branch.matrices().values():
-            nn.init.normal_(weight, std=self.frame.init_std)
+        """Fill a branch's matrices as `init` says."""
+        self.init.fill_(branch, site, options=self.config, std=self.frame.init_std)
 
     def after_step_(self, model: nn.Module) -> None:
         """Called after every optimizer step (nGPT puts the weights back on the sphere)."""
-
-
-@dataclass(frozen=True)
-class Init:
-    """How a scheme fills its branches, as data: plain or Xavier, a gain on the value path, a scale on the outputs."""
-
-    kind: Literal["plain", "xavier"] = "plain"
-    gain: Callable[[Site, Any], float] = field(default=lambda site, options: 1.0)  # value, out, up, gate, down
-    out: Callable[[Site, Any], float] = field(default=lambda site, options: 1.0)  # out, down only
-
-    @torch.no_grad()
-    def fill_(self, branch: Branch, site: Site, *, options: SchemeConfig, std: float) -> None:
-        for role, weight in branch.matrices().items():
-            # Query and key set the temperature of the softmax, not the size of the update: gains leave them alone.
-            gain = 1.0 if role in ("query", "key") else self.gain(site, options)
-            gain *= self.out(site, options) if role in ("out", "down") else 1.0
-            if self.kind == "xavier":
-                nn.init.xavier_normal_(weight, gain=gain)
-            else:
-                nn.init.normal_(weight, std=gain * std)

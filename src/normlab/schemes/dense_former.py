@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from normlab.schemes.base import Card, Frame, Scheme, SchemeConfig, Site
-from normlab.schemes.rows import GPT2
+from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
+from normlab.schemes.depth_reads import transformed
 
 
 class DenseFormer(SchemeConfig):
@@ -36,8 +38,21 @@ class DenseFormer(SchemeConfig):
     def growth(self, frame: Frame) -> list[Any]:
         return [1.0 + i for i in range(len(frame.sites) + 1)]
 
+    def averages(self, sites: Sequence[Site]) -> int:
+        """Sources read by all averages together."""
+        layers = range(self.period, sites[-1].layers + 1, self.period)
+        return sum(layer // self.dilation + 1 for layer in layers)
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        count = len(sites)
+        written = sites[-1].layers // self.period / count
+        return [Access("residual merge", 2.0, 1.0), Access("average", self.averages(sites) / count, written)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        return float(frame.dim * (len(frame.sites) + 2 * self.averages(frame.sites)))
+
     def neutral(self) -> DenseFormer:
-        return DenseFormer()
+        return self  # at the start
 
 
 class Layers(NamedTuple):
@@ -49,6 +64,7 @@ class DenseFormerStream(Scheme):
     """x <- x + F(N(x)); after layer m: x_m <- sum_j alpha_mj y_j"""
 
     config: DenseFormer
+    init = GPT2
 
     def __init__(self, config: DenseFormer, frame: Frame) -> None:
         super().__init__(config, frame, pre=True)
@@ -80,13 +96,35 @@ class DenseFormerStream(Scheme):
     def average(self, outputs: tuple[Tensor, ...], layer: int) -> Tensor:
         chosen = outputs[layer % self.config.dilation :: self.config.dilation]
         weights = self.alpha[str(layer)].to(chosen[0].dtype)
-        total = weights[0] * chosen[0]
-        for weight, y in zip(weights[1:], chosen[1:], strict=True):
-            total = total + weight * y
-        return total
+        if transformed():
+            return torch.stack([weight * y for weight, y in zip(weights, chosen, strict=True)]).sum(0)
+        return _Average.apply(weights, *chosen)
+
+    def to_parts(self, stream: Layers) -> Parts:
+        return Parts(stream.outputs, (stream.x,))
+
+    def from_parts(self, parts: Parts, like: Layers, site: Site | None) -> Layers:
+        return Layers(parts.moving[0], parts.settled)
 
     def close(self, stream: Layers) -> Tensor:
         return self.final(self._read(stream.x))
 
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        GPT2.fill_(branch, site, options=self.config, std=self.frame.init_std)
+
+class _Average(torch.autograd.Function):
+    """x = sum_j a_j y_j:  dy_j = a_j dx,  da_j = dx . y_j. One buffer forwards; backwards, no products are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, *sources: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, *sources)
+        total = weights[0] * sources[0]
+        for weight, y in zip(weights[1:], sources[1:], strict=True):
+            total.addcmul_(weight, y)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        weights, *sources = ctx.saved_tensors
+        flat = grad.flatten()
+        dots = torch.stack([torch.dot(flat, y.flatten()) for y in sources])
+        return dots, *(weight * grad for weight in weights)

@@ -11,16 +11,16 @@ Nothing is carried across decoding steps: the sources are one token's depth hist
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.schemes.base import Card, Frame, Scheme, SchemeConfig, Site
-from normlab.schemes.norms import inverse_rms, precise
-from normlab.schemes.rows import GPT2
+from normlab.schemes.base import Access, Card, Frame, SchemeConfig, Site
+
+if TYPE_CHECKING:
+    from normlab.schemes.depth_stream import DepthAttention
 
 _TRAPS = (
     "the output is one more read, with its own query, before the final norm",
@@ -44,6 +44,10 @@ class DepthAttentionConfig(SchemeConfig):
     window: int | None = Field(None, ge=1, description="read the embedding and this many newest sources only")
     output_read: bool = Field(True, description="the head reads with its own query; else the plain sum of all sources")
     inner: Literal["pre_norm", "peri_norm", "res_norm"] = Field("pre_norm", description="norms around each branch")
+    read: Literal["fast", "reference"] = Field(
+        "fast", description="two phases where the other options allow it, or the plain formula; equal results"
+    )
+    recompute: bool = Field(False, description="fast reads keep one vector less per read, and form it again backwards")
 
     @model_validator(mode="after")
     def _possible(self) -> DepthAttentionConfig:
@@ -54,7 +58,15 @@ class DepthAttentionConfig(SchemeConfig):
     def build(self, frame: Frame) -> DepthAttention:
         if frame.dim % self.heads:
             raise ConfigError(f"scheme.heads: {self.heads} depth heads do not divide the width {frame.dim}")
+        from normlab.schemes.depth_stream import DepthAttention
+
         return DepthAttention(self, frame)
+
+    @property
+    def reads_fast(self) -> bool:
+        """Two-phase reads exist for the paper's own form: softmax over all sources, one static query, one head."""
+        plain = self.mixing == "softmax" and self.query == "static" and self.heads == 1 and self.window is None
+        return plain and self.read == "fast"
 
     def block_sizes(self, branches: int) -> list[int]:
         """Branches per block, in order; they sum to `branches`."""
@@ -82,8 +94,24 @@ class DepthAttentionConfig(SchemeConfig):
             return [None] * (branches + 1)
         return [(1 + i) * weight**2 for i, weight in enumerate(self.initial_weights(branches))]
 
-    def neutral(self) -> DepthAttentionConfig:
-        return type(self)()  # type: ignore[call-arg]  # the subclasses have a default name
+    def mixing_flops(self, frame: Frame) -> float:
+        """A score and a weighted addition per read and source (2d each), and the d x d products of input queries."""
+        reads = self.source_counts(len(frame.sites))[: len(frame.sites) + self.output_read]
+        projected = 2.0 * frame.dim**2 * len(reads) if self.query == "input" else 0.0
+        return (2.0 if self.mixing == "static" else 4.0) * frame.dim * sum(reads) + projected
+
+    def one_phase(self, sites: Sequence[Site]) -> list[Access]:
+        """Every read passes over its sources, keys and values: where queries are not known before the block starts."""
+        counts = self.source_counts(len(sites))[:-1]
+        passes = 1.0 if self.mixing == "static" else 2.0
+        return [Access("read of the sources", passes * sum(counts) / len(counts), 1.0)]
+
+    def neutral(self) -> DepthAttentionConfig | None:
+        # A window drops sources, and branches that see the raw stream feel that a mean is smaller than a sum.
+        return None if self.window is not None or self.inner == "res_norm" else self
+
+    def parent(self) -> str | None:
+        return self.inner
 
     def zero_gradients(self, frame: Frame) -> dict[str, tuple[int, ...]]:
         if self.mixing != "softmax":
@@ -107,6 +135,23 @@ class AttnRes(DepthAttentionConfig):
         parent="pre_norm",
     )
     name: Literal["attn_res"] = "attn_res"
+
+    def traffic(self, sites: Sequence[Site], *, blocks: int = 8) -> list[Access]:
+        """(S + N)d for a two-phase schedule of N blocks of S branches: 24d at M = 128, N = 8 (the paper's appendix B).
+
+        The blocks are a schedule only. Phase 1 of block n passes once over the keys and values of the (n - 1)S sources
+        before it, 2(n - 1)S d, for all S queries, and writes S results; summed over n and divided by M = NS that is
+        (N - 1)d read and d written. Phase 2 of the t-th branch of a block reads t - 1 keys and values: (S - 1)d on
+        average, and writes d. The paper leaves the embedding and the output's read out of this count.
+        """
+        if self.query == "input" or self.window is not None:
+            return self.one_phase(sites)
+        count = len(sites)
+        sizes = [len(range(count)[start :: min(blocks, count)]) for start in range(min(blocks, count))]
+        passes = 1.0 if self.mixing == "static" else 2.0
+        inter = sum(sum(sizes[:n]) for n in range(len(sizes))) * passes / count
+        intra = sum(size * (size - 1) / 2 for size in sizes) * passes / count
+        return [Access("phase 1: closed sources, batched", inter, 1.0), Access("phase 2: the open block", intra, 1.0)]
 
 
 class BlockAttnRes(DepthAttentionConfig):
@@ -145,6 +190,17 @@ class BlockAttnRes(DepthAttentionConfig):
                     f"(a branch is an attention or an FFN); give {len(sites)} or less"
                 )
 
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        """(N/S + 5)d: 5.5d at M = 128, N = 8. Phase 1 reads the closed blocks once a block for its S queries.
+
+        Phase 2 reads the result of phase 1, the running sum and the branch's output, and writes h and the new sum.
+        """
+        if self.query == "input" or self.window is not None:
+            return [*self.one_phase(sites), Access("running sum", 2.0, 1.0)]
+        count = len(self.block_sizes(len(sites)))
+        batched = count * count / len(sites)  # N/S with S = M/N
+        return [Access("phase 1: closed blocks, batched", batched, 1.0), Access("phase 2: merge and sum", 3.0, 1.0)]
+
     def block_sizes(self, branches: int) -> list[int]:
         if self.block_size is not None:
             size, count = self.block_size, branches // self.block_size
@@ -153,102 +209,3 @@ class BlockAttnRes(DepthAttentionConfig):
             count = self.blocks or min(8, branches)
             size, rest = branches // count, branches % count
         return [size] * count + ([rest] if rest else [])
-
-
-class Sources(NamedTuple):
-    """The stream: closed sources, and the running sum of the open block (None right after a boundary)."""
-
-    closed: tuple[Tensor, ...]
-    partial: Tensor | None = None
-
-    @property
-    def all(self) -> tuple[Tensor, ...]:
-        return self.closed if self.partial is None else (*self.closed, self.partial)
-
-
-class DepthAttention(Scheme):
-    """h = sum_i alpha_i v_i, alpha = softmax_i( w . RMSNorm(v_i) )"""
-
-    config: DepthAttentionConfig
-
-    def __init__(self, config: DepthAttentionConfig, frame: Frame) -> None:
-        super().__init__(config, frame, pre=config.inner != "res_norm", res=config.inner != "pre_norm")
-        branches, d = len(frame.sites), frame.dim
-        sizes = config.block_sizes(branches)
-        self.ends = {sum(sizes[: k + 1]) - 1 for k in range(len(sizes))}
-        reads = branches + config.output_read
-        if config.mixing == "static":
-            self.weights = nn.ParameterList(torch.empty(n) for n in config.source_counts(branches)[:reads])
-        else:
-            # One tensor for all reads: the first read's query has no gradient (its softmax has one entry), and a
-            # parameter of its own would trip DDP's check for unused parameters.
-            if config.query == "static":
-                self.queries = nn.Parameter(torch.empty(reads, d))
-            else:
-                self.project = nn.Parameter(torch.empty(reads, d, d))
-            if config.key_norm:
-                self.key_gain = nn.Parameter(torch.empty(reads, d))
-        self.final = frame.new_norm(eps=frame.eps * self.input_scales()[-1] ** 2)
-        self.reset_parameters()
-
-    def input_scales(self) -> list[float]:
-        return self.config.initial_weights(len(self.frame.sites))
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        if self.config.mixing == "static":
-            for weights in self.weights:
-                weights.fill_(1 / len(weights))
-            return
-        (self.queries if self.config.query == "static" else self.project).zero_()
-        if self.config.key_norm:
-            self.key_gain.fill_(1.0)
-
-    # -- the verbs -------------------------------------------------------------------------------------------------
-    def open(self, x: Tensor) -> Sources:
-        return Sources((self._source(x),))
-
-    def read(self, stream: Sources, site: Site) -> tuple[Tensor, None]:
-        return self.enter(self.attend(stream.all, site.index), site), None
-
-    def write(self, stream: Sources, y: Tensor, carry: None, site: Site) -> Sources:
-        v = self.leave(y, site)
-        partial = v if stream.partial is None else stream.partial + v
-        return Sources((*stream.closed, partial)) if site.index in self.ends else Sources(stream.closed, partial)
-
-    def close(self, stream: Sources) -> Tensor:
-        h = self.attend(stream.all, len(self.frame.sites)) if self.config.output_read else sum_all(stream.all)
-        return self.final(self._read(h))
-
-    # -- the read ----------------------------------------------------------------------------------------------------
-    def attend(self, sources: tuple[Tensor, ...], read: int) -> Tensor:
-        """The plain reference: every source is normalised again at every read."""
-        window = self.config.window
-        if window is not None and len(sources) > window + 1:
-            sources = (sources[0], *sources[-window:])
-        values = torch.stack(sources)
-        if self.config.mixing == "static":
-            alpha = self.weights[read].view(-1, *[1] * (values.dim() - 1))
-            return (self.weigh(alpha).to(values.dtype) * values).sum(0)
-        logits = self.logits(values, read)
-        alpha = torch.softmax(logits, dim=0) if self.config.mixing == "softmax" else torch.sigmoid(logits)
-        grouped = values.unflatten(-1, (self.config.heads, -1))
-        return (self.weigh(alpha).to(values.dtype)[..., None] * grouped).sum(0).flatten(-2)
-
-    def logits(self, values: Tensor, read: int) -> Tensor:
-        """w . RMSNorm(v) per source, token and head, in float32 or better: [sources, ..., heads]."""
-        keys = precise(values)
-        if self.config.key_norm:
-            keys = keys * inverse_rms(keys, self.config.key_eps) * self.key_gain[read].to(keys.dtype)
-        query = self.queries[read] if self.config.query == "static" else keys[-1] @ self.project[read].to(keys.dtype).T
-        return (keys * query.to(keys.dtype)).unflatten(-1, (self.config.heads, -1)).sum(-1)
-
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        GPT2.fill_(branch, site, options=self.config, std=self.frame.init_std)
-
-
-def sum_all(sources: tuple[Tensor, ...]) -> Tensor:
-    total = sources[0]
-    for source in sources[1:]:
-        total = total + source
-    return total

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from normlab.schemes.base import Card, Frame, Init, Scheme, SchemeConfig, Site
-
-_XAVIER = Init("xavier")
+from normlab.schemes.base import XAVIER, Access, Card, Frame, Scheme, SchemeConfig, Site
 
 
 class Pair(NamedTuple):
@@ -33,6 +32,12 @@ class ResiDual(SchemeConfig):
     )
     name: Literal["resi_dual"] = "resi_dual"
 
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        return [Access("merge of both streams", 3.0, 2.0)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        return 2.0 * len(frame.sites) * frame.dim
+
     def build(self, frame: Frame) -> ResiDualStream:
         return ResiDualStream(self, frame)
 
@@ -44,6 +49,7 @@ class ResiDualStream(Scheme):
     """x <- N(x + f), d <- d + f with f = F(x); output x + N(d)"""
 
     not_linear = "it normalises the stream that branches read"
+    init = XAVIER
 
     def __init__(self, config: ResiDual, frame: Frame) -> None:
         super().__init__(config, frame, pre=False)
@@ -63,9 +69,6 @@ class ResiDualStream(Scheme):
     def close(self, stream: Pair) -> Tensor:
         return self._read(stream.first + self.final(stream.second))
 
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        _XAVIER.fill_(branch, site, options=self.config, std=self.frame.init_std)
-
 
 class SiameseNorm(SchemeConfig):
     """X <- N_p(X); z = N_in(X + N_q(Y)); o = F(z); X += o / sqrt(2 l); Y += o; output N(N(X) + N(Y))"""
@@ -83,6 +86,13 @@ class SiameseNorm(SchemeConfig):
         ),
     )
     name: Literal["siamese_norm"] = "siamese_norm"
+
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        """A branch's input is made of both streams: one d read more than where it is the stream itself."""
+        return [Access("read of the second stream", 1.0, 0.0), Access("merge of both streams", 3.0, 2.0)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        return 4.0 * len(frame.sites) * frame.dim
 
     def build(self, frame: Frame) -> SiameseNormStream:
         return SiameseNormStream(self, frame)
@@ -132,6 +142,13 @@ class BottomToTop(SchemeConfig):
     )
     name: Literal["b2t"] = "b2t"
 
+    def traffic(self, sites: Sequence[Site]) -> list[Access]:
+        again = sum(site.closes_layer for site in sites) / len(sites)
+        return [Access("residual merge", 2.0, 1.0), Access("the layer's input again", again, 0.0)]
+
+    def mixing_flops(self, frame: Frame) -> float:
+        return float(frame.dim * sum(1 + site.closes_layer for site in frame.sites))
+
     def build(self, frame: Frame) -> BottomToTopStream:
         return BottomToTopStream(self, frame)
 
@@ -143,6 +160,7 @@ class BottomToTopStream(Scheme):
     """h <- N(x + Attention(x)); x <- N(x + h + FFN(h)). The pair is (h, x)."""
 
     not_linear = "it normalises the stream itself"
+    init = XAVIER
 
     def __init__(self, config: BottomToTop, frame: Frame) -> None:
         super().__init__(config, frame, pre=False)
@@ -163,6 +181,3 @@ class BottomToTopStream(Scheme):
 
     def close(self, stream: Pair) -> Tensor:
         return self._read(stream.first)
-
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        _XAVIER.fill_(branch, site, options=self.config, std=self.frame.init_std)

@@ -25,10 +25,12 @@ class Ngpt(SchemeConfig):
         growth="|h| = 1 at every layer: mean square 1/d",
         init="alpha 0.05 (stored as 1/sqrt(d), used as |alpha|); s_qk, s_u, s_v, s_z 1; every matrix on the sphere",
         extra_parameters="M*d",
+        branch_parameters="L*(d+2*F)+V",
         traffic="2d read, 1d written, one norm on the stream and one on the branch",
         traps=(
             "call model.after_step_() after each optimizer step: it renormalises every weight matrix",
             "no weight decay and no warm-up; softmax scale sqrt(d_head), not its inverse",
+            "the authors do not tie the embeddings (tie_embeddings: false); grouped queries share the scale of their group",
             "the branches' learned scales s_qk, s_u, s_v and the logit scale s_z belong to attention, FFN and head",
         ),
     )

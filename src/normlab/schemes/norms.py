@@ -138,7 +138,8 @@ def make_norm(kind: NormKind, dim: int, *, eps: float) -> nn.Module:
 
 def unit(x: Tensor, *, dim: int = -1) -> Tensor:
     """x / |x|, the norm of nGPT (no gain, no eps beyond the smallest that keeps 0 finite)."""
-    return F.normalize(x, dim=dim, eps=torch.finfo(x.dtype).tiny ** 0.5)
+    exact = precise(x)
+    return F.normalize(exact, dim=dim, eps=torch.finfo(exact.dtype).tiny ** 0.5).to(x.dtype)
 
 
 def precise(x: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ class Placement(Scheme):
     config: PlacementConfig
 
     def __init__(self, config: PlacementConfig, frame: Frame) -> None:
-        row = self.row = config.row
+        row = config.row
 
         def at(switch: Switch) -> list[bool]:
             return [switch(site, config) if callable(switch) else switch for site in frame.sites]
@@ -101,6 +101,10 @@ class Placement(Scheme):
         self.reset_parameters()
         if not self.is_linear:
             self.not_linear = "it normalises the stream itself"
+
+    @property
+    def row(self) -> Row:  # not an attribute: rows hold functions, and a model must pickle
+        return self.config.row
 
     @property
     def is_linear(self) -> bool:
@@ -126,7 +130,7 @@ class Placement(Scheme):
 
     def leave(self, y: Tensor, site: Site) -> Tensor:
         y = self.res[site.index](y)
-        if self.b.learned is not None and self.b.learned.shape == "vector":
+        if self.b.shape == "vector":
             return self._source(self.b(y, site))  # a gain per channel is part of what the branch contributes
         return self.b(self._source(y), site)
 
@@ -136,8 +140,9 @@ class Placement(Scheme):
     def close(self, stream: Tensor) -> Tensor:
         return self.final(self._read(stream))
 
-    def init_branch_(self, branch: Any, site: Site) -> None:
-        self.row.init.fill_(branch, site, options=self.config, std=self.frame.init_std)
+    @property
+    def init(self) -> Init:  # type: ignore[override]
+        return self.row.init
 
     @torch.no_grad()
     def profile_(self, run: Callable[[], Any]) -> None:
@@ -159,13 +164,13 @@ class Placement(Scheme):
 class Coefficient(nn.Module):
     """a, b or c of the equation: 1 (nothing to do), a fixed number per branch, or learned.
 
-    Fixed numbers that differ by branch are a buffer that `init_weights` refills, so that `to_empty` cannot erase them
-    (elsewhere LayerNorm-Scaling's buffer was lost that way), and a checkpoint carries them.
+    Fixed numbers come from the config, so that `to_empty` cannot erase them (elsewhere LayerNorm-Scaling's buffer was
+    lost that way); the state holds a copy, which `init_weights` refills and loading compares.
     """
 
     def __init__(self, learned: Learned | None, numbers: list[float], dim: int, layers: list[int]) -> None:
         super().__init__()
-        self.learned, self.numbers = learned, numbers
+        self.shape, self.numbers = None if learned is None else learned.shape, numbers
         self.identity = learned is None and all(number == 1.0 for number in numbers)
         self.slot = layers if learned is not None and learned.shared else list(range(len(numbers)))
         self.values: Tensor | None
@@ -192,4 +197,17 @@ class Coefficient(nn.Module):
                 self.values[slot].fill_(number if constant is None else constant)
 
     def forward(self, x: Tensor, site: Site) -> Tensor:
-        return x if self.values is None else self.values[self.slot[site.index]] * x
+        if self.values is None:
+            return x
+        # A fixed number is used as it is in Python: its copy in the state is rounded with the model's dtype.
+        return x * (self.numbers[site.index] if self.shape is None else self.values[self.slot[site.index]])
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """Refuse a checkpoint whose fixed numbers are not ours: it was trained with other options."""
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        stored = state_dict.get(f"{prefix}values")
+        if self.shape is None and self.values is not None and stored is not None:
+            wanted = torch.tensor(self.numbers, dtype=torch.float64)
+            if stored.shape != wanted.shape or not torch.allclose(stored.double().cpu(), wanted, rtol=1e-2):
+                messages: list[str] = rest[-1]
+                messages.append(f"{prefix}values are {stored.tolist()}, but the config says {self.numbers}")

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, create_model
 
-from normlab.schemes.base import Card, Demands, Init, Site
+from normlab.schemes.base import GPT2, XAVIER, Card, Demands, Init, Site
 from normlab.schemes.placement import Learned, Options, PlacementConfig, Row
 
 
@@ -24,7 +24,7 @@ class MixOptions(PlacementConfig):
     )
 
     def is_post(self, site: Site) -> bool:
-        return site.layer <= math.floor(self.post_fraction * site.layers)
+        return site.layer <= math.floor(self.post_fraction * site.layers + 1e-9)  # 0.29 of 100 is 29
 
 
 class DeepNormOptions(PlacementConfig):
@@ -84,9 +84,6 @@ def _one(site: Any, before: float, options: Options) -> float:
 def _plus_one(site: Any, before: float, options: Options) -> float:
     return before + 1.0
 
-
-XAVIER = Init("xavier")
-GPT2 = Init(out=lambda s, o: (2 * s.layers) ** -0.5)
 
 _POST = Row(
     Card(
@@ -255,8 +252,8 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
                 parent="post_norm",
             ),
             out=True,
-            a=lambda s, o: o.alpha or (2 * s.layers) ** 0.25,
-            init=Init("xavier", gain=lambda s, o: o.beta or (8 * s.layers) ** -0.25),
+            a=lambda s, o: o.alpha or s.count**0.25,
+            init=Init("xavier", gain=lambda s, o: o.beta or (4 * s.count) ** -0.25),
             growth=_one,
             neutral={"alpha": 1.0, "beta": 1.0},
         ),
@@ -349,11 +346,12 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
                 growth="1 + i for unit branches; the gain adds ln(2L) a branch",
                 init="Xavier normal; gain sqrt(ln(2L)) on value, out, fc1, fc2",
                 extra_parameters="(M+1)*N",
+                branch_parameters="L*(N+N*F//d)",
                 traps=("the gain grows with depth, unlike DeepNorm's",),
             ),
             pre=True,
             final=True,
-            init=Init("xavier", gain=lambda s, o: math.sqrt(math.log(2 * s.layers))),
+            init=Init("xavier", gain=lambda s, o: math.sqrt(math.log(s.count))),
             demands=Demands(inner_norm=True),
             growth=_plus_one,
         ),
@@ -368,6 +366,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
                 growth="bounded: reset to 2 by every FFN",
                 init="GPT-2: residual projections divided by sqrt(2L)",
                 extra_parameters="(L+1)*N",
+                branch_parameters="3*L*N*h//d",
                 traps=("the FFN's skip path carries N(x), not x",),
             ),
             pre=lambda s, o: s.kind == "ffn" or o.first(s),

@@ -1,0 +1,51 @@
+import json
+
+import pytest
+
+from normlab.cli import run
+
+SHAPE = ["--depth", "64", "--dim", "64", "--heads", "4", "--vocab", "50", "--length", "16"]
+
+
+def test_the_papers_table_as_json(capsys):
+    names = "pre_norm,mhc,attn-res,block_attn_res"
+    assert (
+        run(["cost", "--scheme", names, *SHAPE, "--blocks", "8", "--stages", "4", "--virtual-stages", "2", "--json"])
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert [item["traffic"] for item in found] == [3, 34, 24, 5.5]
+    block = found[-1]
+    assert block["config"]["scheme"]["blocks"] == 8
+    assert (block["pipeline"]["formula_naive"], block["pipeline"]["formula_cached"]) == (28, 22)
+    assert (block["pipeline"]["naive"], block["pipeline"]["cached"]) == (35, 21)
+
+
+def test_the_table_for_people(capsys):
+    assert run(["cost", "--scheme", "block_attn_res", *SHAPE, "--stages", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "5.5d" in text
+    assert "no rank is visited twice" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scheme", "blok_attn_res"], "did you mean 'block_attn_res'"),
+        (["--depth", "0"], "depth: "),
+        (["--stages", "25"], "some would be empty"),
+        (["--stages", "3", "--cuts", "4,4"], "leave chunk 1 empty"),
+        (["--stages", "3", "--cuts", "4;9"], "whole numbers with commas"),
+        (["--prefill-chunk", "0"], "prefill_chunk is 0"),
+        (["--length", "0"], "length is 0"),
+        (["--heads", "7"], "7 heads do not divide"),
+        (["--set", "ffn=swigloo"], "did you mean 'swiglu'"),
+        (["--set", "ffn"], "key=value"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, message, capsys):
+    assert run(["cost", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
