@@ -35,6 +35,17 @@ def test_no_difference_found():
     assert "with 3 seeds, differences below about 0.2" in text
 
 
+def test_suggested_is_not_established():
+    test = Paired(2, -0.3, -0.47, -0.12, p=0.03, adjusted=0.09)
+    text = statement(row("keel", [1.7, 1.8], [2.0, 2.1], difference=test), row("pre_norm", [2.0, 2.1]))
+    assert text.startswith("keel ends 0.3000 below pre_norm")
+    assert "suggested, but not established" in text
+    rows = [row("keel", [1.7, 1.8], [2.0, 2.1], difference=test), row("pre_norm", [2.0, 2.1])]
+    said = answer({"schemes": rows, "baseline": "pre_norm", "setting": {"depth": 4, "dim": 8, "tokens": 10}})
+    assert "a difference suggested but not established for keel" in said[1]
+    assert "no difference" not in said[1]
+
+
 def test_one_seed_establishes_nothing():
     text = statement(row("keel", [1.0], [2.0]), row("pre_norm", [2.0]))
     assert "one pair allows no test, so nothing is established" in text

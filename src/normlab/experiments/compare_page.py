@@ -60,11 +60,14 @@ def _setting(page: Page, setting: dict[str, Any], *, alone: bool) -> None:
     page.table(
         summary_rows(setting),
         name=f"summary-l{shape['depth']}",
-        caption=f"Held-out loss (nats per token) at the best learning rate of each scheme; {shape['steps']} steps of "
-        f"{shape['batch']} x {shape['length']} tokens from {data}; {shape['schedule']} schedule, {shape['warmup']} steps of "
-        "warm-up. Differences are paired by seed (same data, same order). Rates are chosen on seed 0, which is one of the "
-        "seeds: this flatters all schemes alike. Activations are what autograd keeps for one step; "
-        "tokens/s is the median step, beside other cells.",
+        caption="Held-out loss (nats per token) at the best learning rate of each scheme, and its cost.",
+    )
+    page.text(
+        f"{shape['steps']} steps of {shape['batch']} x {shape['length']} tokens from {data}; {shape['schedule']} schedule, "
+        f"{shape['warmup']} steps of warm-up. Differences are paired by seed (same data, same order). Rates are chosen on "
+        "seed 0, which is one of the seeds: this flatters all schemes alike. Activations are what autograd keeps for one "
+        "step; tokens/s is the median step, beside other cells.",
+        style="note",
     )
     for name, text in setting["statements"].items():
         row = next(r for r in rows if r["scheme"] == name)

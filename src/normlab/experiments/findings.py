@@ -29,10 +29,20 @@ def statement(row: dict[str, Any], base: dict[str, Any]) -> str:
     how = f"95 % interval {test.low:+.4f} to {test.high:+.4f}, paired over {test.n} seeds, {_p(test)}"
     if test.significant:
         return f"{name} ends {size} ({how}).{lost}{note}"
+    if suggested(test):
+        return (
+            f"{name} ends {size} ({how}): suggested, but not established once the number of schemes that are compared is "
+            f"accounted for.{lost}{note}"
+        )
     return (
         f"No difference found between {name} and {reference}: {test.mean:+.4f} ({how}); with {test.n} seeds, differences "
         f"below about {test.half_width:.3f} cannot be seen.{lost}{note}"
     )
+
+
+def suggested(test: Paired) -> bool:
+    """Below 5 % by itself, but not after the correction."""
+    return not test.significant and test.p is not None and test.p < 0.05
 
 
 def _p(test: Paired) -> str:
@@ -64,9 +74,11 @@ def answer(result: dict[str, Any]) -> list[str]:
     worse = [
         r["scheme"] for r in alive if r["scheme"] != base and r["difference"].significant and r["difference"].mean > 0
     ]
-    same = [r["scheme"] for r in alive if r["scheme"] != base and not r["difference"].significant]
+    maybe = [r["scheme"] for r in alive if r["scheme"] != base and suggested(r["difference"])]
+    same = [r["scheme"] for r in alive if r["scheme"] not in (base, *maybe) and not r["difference"].significant]
     parts = [f"{', '.join(better)} better than {base}"] if better else []
     parts += [f"{', '.join(worse)} worse than {base}"] if worse else []
+    parts += [f"a difference suggested but not established for {', '.join(maybe)}"] if maybe else []
     parts += [f"no difference from {base} found for {', '.join(same)}"] if same else []
     two = f"The paired test over seeds finds: {'; '.join(parts)}." if parts else f"Only {base} was run."
     gone = [r["scheme"] for r in rows if r["mean"] is None]
