@@ -23,7 +23,7 @@ $(BENCH): $(DEV)
 	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" bench
 
 demo: $(DEV)
-	@OMP_NUM_THREADS=2 $(BIN)/normlab atlas --out runs/atlas
+	@$(BIN)/normlab demo --out runs/demo
 
 test: $(DEV)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"

@@ -1,6 +1,6 @@
 """The simulator against a straightforward RK4 in numpy of the same equation, at equal accuracy; growth in n and in d.
 
-n = 256, d = 512, T = 10, the paper's six schemes, 8 seeds, Q = K = V = I. RK4 keeps every token in R^d and halves its
+n = 256, d = 512, T = 10, the paper's six schemes, 8 seeds, Q = K = V = I. RK4 keeps every token in R^d and refines its
 step until its largest error in the mean cosine is no larger than ours. Ours then integrates the n x n Gram form with
 DOP853. Each pair of runs is one round, the order alternating, and the ratio is taken within a round. RK4's steps all
 cost the same, so it is timed over a sixteenth of them and the time is multiplied by sixteen. Seconds are those of the

@@ -171,3 +171,25 @@ def test_the_suite_catches(fault, rule):
 def test_the_suite_catches_a_graph_break():
     with pytest.raises(Exception, match=r"item|data-dependent|graph"):
         testing.check_scheme(Wrong(fault="graph_break"), only=["compiles"])
+
+
+def test_keys_over_depth_stay_precise_under_autocast():
+    """Statistics of a source are taken in float32 wherever they are taken: when it is read, and when it is closed."""
+    from normlab.schemes import depth_stream
+
+    seen = set()
+    original = depth_stream.keys
+
+    def recorded(v, queries, eps):
+        logits = original(v, queries, eps)
+        seen.add(logits.dtype)
+        return logits
+
+    depth_stream.keys = recorded
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for name in ("attn_res", "block_attn_res"):
+                testing.tiny_model(nl.scheme(name))(testing.some_tokens())
+    finally:
+        depth_stream.keys = original
+    assert seen == {torch.float32}

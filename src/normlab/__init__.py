@@ -19,6 +19,8 @@ _EXPORTS = {
     "TransformerConfig": "normlab.model",
     "diagnose": "normlab.probes.diagnose",
     "Monitor": "normlab.probes.monitor",
+    "EMA": "normlab.training",
+    "BEMA": "normlab.training",
     "Cost": "normlab.model.cost",
     "cost": "normlab.model.cost",
     "Pipeline": "normlab.model.pipeline",
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     from normlab.schemes import SCHEMES as SCHEMES
     from normlab.schemes import register as register
     from normlab.schemes import scheme as scheme
+    from normlab.training import BEMA as BEMA
+    from normlab.training import EMA as EMA
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from normlab.cli import run
 from normlab.dynamics import FIELDS
@@ -83,7 +84,6 @@ HUGGING_FACE = {
 
 @pytest.mark.parametrize("kind", HUGGING_FACE)
 def test_hugging_face_models_by_hooks(kind):
-    transformers = pytest.importorskip("transformers")
     name, causal, sizes = HUGGING_FACE[kind]
     special = {"bos_token_id": 0, "eos_token_id": 0}
     config = transformers.AutoConfig.for_model(kind, vocab_size=64, **sizes, **special)
@@ -123,7 +123,6 @@ def test_command(capsys, tmp_path):
 
 
 def test_command_on_a_saved_model(capsys, tmp_path):
-    transformers = pytest.importorskip("transformers")
     sizes = HUGGING_FACE["llama"][2]
     config = transformers.AutoConfig.for_model("llama", vocab_size=64, bos_token_id=0, eos_token_id=0, **sizes)
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "model")

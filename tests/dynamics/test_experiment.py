@@ -84,6 +84,7 @@ def test_a_short_tail_warns(capsys, tmp_path):
         (["--init", "uniform", "--time", "1000", "--max-steps", "5", "--n", "8"], "more than the 5 steps allowed"),
         (["--init", "conic"], "did you mean 'cone'"),
         (["--preset", "figure"], "unknown preset"),
+        (["--preset", "random-figure", "--n", "32"], "--n does not go with --preset random-figure"),
         (["--text", "/nowhere.txt", "--init", "text"], "cannot read the text file"),
         (["--schemes", ","], "--schemes is empty"),
         (["--beta", "1000"], "use a smaller beta"),

@@ -39,11 +39,11 @@ def test_small_steps_converge_to_the_flow_at_first_order():
     setting = {"n": 10, "d": 12, "beta": 2.0, "time": 3.0, "weights": "fresh", "heads": 2, "causal": True, "ffn": True}
     flow = simulate(names, samples=4, relative=1e-6, absolute=1e-8, **setting).cosine[:, 0]
     errors = []
-    for step in (0.1, 0.05, 0.025):
+    for step in (0.1, 0.05):
         every = round(1 / step)
         errors.append(np.abs(layers(names, step=step, **setting).cosine[:, 0, ::every] - flow).max(-1))
-    assert (errors[2] < 0.02).all()
-    assert errors[1] / errors[2] == pytest.approx(np.full(len(names), 2.0), abs=0.35)
+    assert (errors[1] < 0.03).all()
+    assert errors[0] / errors[1] == pytest.approx(np.full(len(names), 2.0), abs=0.35)
 
 
 def test_the_signal_back_goes_like_one_over_the_radius():

@@ -127,8 +127,8 @@ def test_max_retrieval_embedding_is_affine_in_the_priority():
     embed = ground.embedding(7)
     low, high = torch.tensor([[3]]), torch.tensor([[(ground.levels - 1) * 10 + 3]])
     moved = embed(high) - embed(low)
-    assert torch.allclose(moved[0, 0], embed.priority, atol=1e-5)
-    assert torch.allclose(embed(low)[0, 0], embed.table.weight[3], atol=1e-5)
+    assert torch.allclose(moved[0, 0], embed.weight[10], atol=1e-5)
+    assert torch.allclose(embed(low)[0, 0], embed.weight[3], atol=1e-5)
     items = ground.sample(1000, 20, rng()).tokens
     priority = (items // 10).double() / ground.levels
     assert stats.kstest(priority.flatten().numpy(), "uniform").pvalue > 1e-3

@@ -50,7 +50,7 @@ import torch
 torch.set_num_threads(1)
 from test_loop import make
 from pathlib import Path
-trainer = make(Path(sys.argv[1]), steps=300, dropout=0.1, checkpoint_every=40, scheme={scheme!r}, accumulate=2)
+trainer = make(Path(sys.argv[1]), steps=150, dropout=0.1, checkpoint_every=20, scheme={scheme!r}, accumulate=2)
 trainer.run()
 """
 
@@ -81,8 +81,8 @@ def test_kill_9_and_rerun_gives_the_same_losses_bit_for_bit(tmp_path, scheme):
     assert kills >= 1
     assert start(tmp_path / "killed").wait() == 0
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
-    ends = [folder / "checkpoint" / "step-000000300" / "tensors.safetensors" for folder in tmp_path.glob("*led")]
-    assert ends[0].read_bytes() == (tmp_path / "whole" / "checkpoint/step-000000300/tensors.safetensors").read_bytes()
+    ends = [folder / "checkpoint" / "step-000000150" / "tensors.safetensors" for folder in tmp_path.glob("*led")]
+    assert ends[0].read_bytes() == (tmp_path / "whole" / "checkpoint/step-000000150/tensors.safetensors").read_bytes()
 
 
 def test_ctrl_c_saves_between_two_steps(tmp_path):

@@ -14,6 +14,7 @@ from normlab.cli._options import Json, Seed
 def register(app: typer.Typer) -> None:
     @app.command()
     def dynamics(
+        context: typer.Context,
         schemes: Annotated[str, typer.Option(help="Comma-separated names, `paper` (its six) or `all`.")] = "paper",
         n: Annotated[int, typer.Option(help="Tokens.")] = 256,
         d: Annotated[int | None, typer.Option(help="Dimension (default: n for a symmetric start, else 64).")] = None,
@@ -49,7 +50,7 @@ def register(app: typer.Typer) -> None:
         fields = _fields(schemes, tau, alpha)
         notes: list[str] = []
         if preset is not None:
-            _check_preset(preset)
+            _check_preset(preset, context)
             setting = random_figure(seeds=seeds if seeds > 1 else 8, first=seed)
             notes.append(RANDOM_FIGURE_NOTE)
         else:
@@ -84,11 +85,18 @@ def _fields(schemes: str, tau: float | None, alpha: float | None) -> list[Any]:
     return [scheme_field(name, **options.get(name, {})) for name in names]  # type: ignore[arg-type]
 
 
-def _check_preset(preset: str) -> None:
+FIXED = ("n", "d", "beta", "init", "weights", "time", "tail", "r0", "heads", "ffn", "causal", "text")
+
+
+def _check_preset(preset: str, context: typer.Context) -> None:
     from normlab.errors import ConfigError, canonical, unknown
 
     if canonical(preset) != "random_figure":
         raise ConfigError(unknown("preset", preset, ["random-figure"]))
+    for name in FIXED:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"--{name} does not go with --preset {preset}, which fixes it; leave one of the two out")
 
 
 def _read(path: Path | None) -> str | None:

@@ -54,6 +54,12 @@ class Page:
         part = {"kind": "table", "name": name, "caption": caption, "columns": names, "rows": cells, "numeric": numeric}
         self.parts.append({**part, "csv": script_json([names, *raw])})
 
+    def csv(self, rows: Sequence[Mapping[str, Any]], *, name: str, caption: str = "") -> None:
+        """A table that is too long to show: a button that saves it."""
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        raw = [[finite(row.get(column)) for column in names] for row in rows]
+        self.parts.append({"kind": "csv", "name": name, "caption": caption, "csv": script_json([names, *raw])})
+
     def figure(self, figure: Any, *, caption: str = "", height: int = 380, label: str = "") -> None:
         """A plotly figure (or the dict of one). `label` describes it to a screen reader; the caption does if empty."""
         spec = json.loads(figure.to_json()) if hasattr(figure, "to_json") else figure

@@ -109,7 +109,8 @@ class DepthAttention(Scheme):
         closed = (*stream.closed, partial)
         if carry is None:
             return Sources(closed)
-        return self._closed(closed, carry, site.index + 1)
+        with full_precision(partial.device):
+            return self._closed(closed, carry, site.index + 1)
 
     def close(self, stream: Sources) -> Tensor:
         if self.config.output_read:

@@ -96,7 +96,8 @@ _POST = Row(
         traffic="2d read, 1d written, one norm on the stream",
         traps=(
             "needs learning-rate warm-up at depth",
-            "its gradient falls like (2/3)^((L-l)/2) toward the input at initialisation",
+            "Xiong et al. give its gradient a factor (2/3)^((L-l)/2) toward the input; that is the skip path alone, and "
+            "with the branches' share it is nearly flat under their assumptions (normlab theory mean-field)",
             "BERT adds a norm after the embedding: embedding_norm: true",
         ),
     ),

@@ -45,14 +45,14 @@ class MaxRetrieval(Task):
 
 
 class ItemEmbedding(nn.Module):
-    """A row per class plus the priority times a learned direction."""
+    """A row per class, and one more: the direction along which the priority moves an item."""
 
     def __init__(self, classes: int, dim: int) -> None:
         super().__init__()
         self.classes = classes
-        self.table = nn.Embedding(classes, dim)
-        self.priority = nn.Parameter(torch.randn(dim))
+        self.weight = nn.Parameter(torch.randn(classes + 1, dim))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        priority = (torch.div(tokens, self.classes, rounding_mode="floor") + 0.5) / LEVELS
-        return self.table(tokens % self.classes) + priority.to(self.priority.dtype).unsqueeze(-1) * self.priority
+        level = torch.div(tokens, self.classes, rounding_mode="floor")
+        priority = ((level + 0.5) / LEVELS).to(self.weight.dtype).unsqueeze(-1)
+        return nn.functional.embedding(tokens % self.classes, self.weight) + priority * self.weight[-1]

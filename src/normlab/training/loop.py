@@ -58,7 +58,7 @@ class TrainConfig(Config):
     seed: int = Field(default=0, ge=0)
     lr: float = Field(default=1e-3, gt=0)
     schedule: Schedule = Schedule(warmup=100)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
     clip: float | None = Field(default=1.0, gt=0)
@@ -126,11 +126,11 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train and return the summary (also in summary.json). Raises KeyboardInterrupt after saving on Ctrl-C."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.log = Log(self.folder / "log.jsonl")
+        self.log = self._new_log()
         self._resume()
         self.log.open()
         try:
-            with _stop_signals() as stopped:
+            with stop_signals() as stopped:
                 self._train(stopped)
             if stopped:
                 raise KeyboardInterrupt
@@ -143,17 +143,21 @@ class Trainer:
         left = range(self.step, config.steps)
         begun = time.monotonic() - self.seconds
         self.model.train()
+        if self.step == 0:
+            self.observe()
         for _ in progress(left, what=f"{self.folder.name}: training", quiet=self.quiet or not left):
             self.last = self._one()
             self.seconds = time.monotonic() - begun
             self._watch()
+            self.observe()
             if self.step % config.log_every == 0 or self.step == config.steps or self.status == "diverged":
                 self.log.write({"kind": "train", **self.last, "seconds": round(self.seconds, 3)})
             if config.evaluate_every and self.step % config.evaluate_every == 0 and self.step < config.steps:
                 self.log.write({"kind": "evaluation", "step": self.step, "weights": self.scores()})
-            if stopped or (self.step % config.checkpoint_every == 0 and self.step < config.steps):
+            stop = self._agree(stopped)
+            if stop or (self.step % config.checkpoint_every == 0 and self.step < config.steps):
                 self.save()
-            if stopped or self.status == "diverged":
+            if stop or self.status == "diverged":
                 return
 
     def _one(self) -> dict[str, Any]:
@@ -171,7 +175,7 @@ class Trainer:
                 loss = self.loss(self.model, batch)
             (loss / config.accumulate if config.accumulate > 1 else loss).backward()
             total += loss.item() / config.accumulate
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf).item()
+        total, norm = self._mean(total), self._clip()
         if math.isfinite(total) and math.isfinite(norm):  # else the weights stay as they last were
             self.optimizer.step()
             if callable(after := getattr(self.model, "after_step_", None)):
@@ -188,6 +192,9 @@ class Trainer:
 
     def _loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return cross_entropy(model(batch.tokens), batch, exact=self.task.targets == "exact")
+
+    def _clip(self) -> float:
+        return nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or math.inf).item()
 
     def _watch(self) -> None:
         """Divergence: a loss or gradient that is no number, or a loss far above chance for many steps on end."""
@@ -220,11 +227,33 @@ class Trainer:
             **self.last,
             "seconds": round(self.seconds, 3),
             "weights": self.scores(),
+            **self.facts(),
             **provenance(self.device, self.config.seed),
         }
         self.log.write({"kind": "end", "step": self.step, "status": self.status})
-        write_json(self.folder / "summary.json", finite(summary))
+        self._write("summary.json", finite(summary))
         return finite(summary)
+
+    # -- alone or one of many processes (see `distributed`) ------------------------------------------------------------
+    def _new_log(self) -> Log:
+        return Log(self.folder / "log.jsonl")
+
+    def _write(self, name: str, value: Any) -> None:
+        write_json(self.folder / name, value)
+
+    def _mean(self, loss: float) -> float:
+        return loss
+
+    def _agree(self, stopped: list[int]) -> bool:
+        return bool(stopped)
+
+    # -- for subclasses ----------------------------------------------------------------------------------------------
+    def observe(self) -> None:
+        """Called before the first step and after each one; may write records to `self.log`."""
+
+    def facts(self) -> dict[str, Any]:
+        """More values for the summary."""
+        return {}
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
     def _tensors(self) -> dict[str, Tensor]:
@@ -261,7 +290,7 @@ class Trainer:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[list[int]]:
+def stop_signals() -> Iterator[list[int]]:
     """Ctrl-C and SIGTERM become a mark that the loop sees between two steps; a second one stops at once."""
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,0 +1,44 @@
+"""`normlab theory set-complement`: the theorem as numbers, and a trained minimal model beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from normlab.cli._options import Json
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("set-complement")
+    def set_complement(
+        vocab: Annotated[int, typer.Option(help="Size of the vocabulary, v.")] = 32,
+        tv: Annotated[float, typer.Option(help="Total variation to which both laws are brought at v/4.")] = 0.01,
+        run: Annotated[
+            Path | None, typer.Option(help="A finished run of `normlab lengthgen` to compare.", file_okay=False)
+        ] = None,
+        json: Json = False,
+    ) -> None:
+        """The exact construction, the rank bound, TV(s) with and without a norm, the skip path: claims and residuals."""
+        from normlab.experiments.set_complement import examine, verify
+        from normlab.report import console, print_json, table
+        from normlab.theory import set_complement as theory
+
+        claims = verify(vocab)
+        laws = theory.calibrated(vocab, tv)
+        trained = examine(run) if run is not None else None
+        if json:
+            print_json({"vocab": vocab, "claims": claims, "laws": laws, "trained": trained})
+            return
+        console().print(table(claims, title=f"Set complement over {vocab} tokens, checked in float64"))
+        shown: list[dict[str, Any]] = [r for r in laws if r["length"] in _shown(vocab)]
+        console().print(table(shown, title=f"Both laws brought to TV {tv} at length {max(vocab // 4, 1)}"))
+        if trained is not None:
+            console().print(table(trained["lengths"], title=f"The trained model ({trained['scheme']}, BEMA weights)"))
+            for line in trained["findings"]:
+                console().print(line, markup=False)
+
+
+def _shown(v: int) -> set[int]:
+    return {1, 2, max(v // 8, 1), max(v // 4, 1), v // 2, 3 * v // 4, v - 1}

@@ -1,0 +1,48 @@
+"""`normlab report`: the page of finished sweeps again, from their folders alone; several are merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normlab.cli._options import Json
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def report(
+        folders: Annotated[list[Path], typer.Argument(help="Folders of sweeps, all of one kind.")],
+        out: Annotated[Path | None, typer.Option(help="Where to write report.html; default: the first folder.")] = None,
+        baseline: Annotated[str | None, typer.Option(help="What the others are compared with.")] = None,
+        json: Json = False,
+    ) -> None:
+        """Rebuild the report of finished sweeps, or merge several into one."""
+        from normlab.cli.compare import show, write_report
+        from normlab.errors import InputError
+        from normlab.experiments.analysis import analyse
+        from normlab.experiments.sweep import read_cells, read_sweep
+        from normlab.report import print_json
+
+        kinds = {read_sweep(folder)["kind"] for folder in folders}
+        if len(kinds) > 1:
+            raise InputError(f"sweeps of different kinds do not merge: {', '.join(sorted(kinds))}; give one kind")
+        target = folders[0] if out is None else out
+        cells = [cell for folder in folders for cell in read_cells(folder)]
+        if kinds == {"stability"}:
+            from normlab.cli.stability import show as show_map
+            from normlab.cli.stability import write_report as write_map
+            from normlab.experiments.stability import analyse as analyse_map
+
+            result = analyse_map(cells)
+            page = write_map(result, target)
+            shower = show_map
+        else:
+            result = analyse(cells, baseline=baseline)
+            page = write_report(result, target)
+            shower = show
+        if json:
+            print_json({**result, "report": str(page)})
+        else:
+            shower(result, page)

@@ -1,0 +1,283 @@
+"""A cell: one training run, described whole by its config.yaml, finished if and only if its summary.json exists.
+
+    <folder>/config.yaml    what to train
+    <folder>/log.jsonl      train, validation and layers records
+    <folder>/checkpoint/    the last two
+    <folder>/summary.json   written last
+
+`run_cell(folder)` starts it, goes on with it, or returns what is there. Two processes never train the same cell: a lock
+makes the second wait, and then find the work done.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from torch import nn
+from typing_extensions import Self
+
+from normlab.config import Config
+from normlab.errors import ConfigError, InputError
+from normlab.experiments import memory
+from normlab.experiments.measures import layer_measures
+from normlab.files import write_text
+from normlab.model import Transformer, TransformerConfig
+from normlab.tasks import Batch, Task, Text, from_dict
+from normlab.training import TrainConfig, Trainer
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; runs there are not guarded against a second process
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = 1
+HELD_OUT_SEED = 271828  # the same held-out windows for every scheme, learning rate and seed
+AnyTask = Annotated[SerializeAsAny[Task], BeforeValidator(lambda v: from_dict(v) if isinstance(v, dict) else v)]
+
+
+class MeasureConfig(Config):
+    """What a cell records besides its training loss."""
+
+    what: ClassVar[str] = "measurement"
+
+    validations: int = Field(default=20, ge=1, description="points of the held-out loss curve, the last at the end")
+    curve_sequences: int = Field(default=32, ge=1, description="held-out sequences that each point averages")
+    sequences: int = Field(default=128, ge=1, description="held-out sequences for the loss at the end")
+    layers: tuple[float, ...] = Field(default=(0.0, 0.5, 1.0), description="when to look at the layers: share of steps")
+    layer_sequences: int = Field(default=8, ge=1, description="sequences for the measures of layers")
+    prune: bool = Field(default=True, description="skip every layer, and remove the least useful ones in turn")
+
+    @classmethod
+    def scaled(cls, *, steps: int, batch: int, depth: int) -> Self:
+        """Sizes that cost about a quarter of a run, within bounds: a forward pass is a third of a step's work."""
+        work = 3 * steps * batch  # forward passes of one sequence
+        points = 20 if steps >= 400 else 10
+        return cls(
+            validations=points,
+            curve_sequences=_between(8, 0.08 * work / points, 64),
+            sequences=_between(64, 0.04 * work, 256),
+            layer_sequences=_between(4, 0.08 * work / (4.5 * depth), 16),
+        )
+
+    def passes(self, depth: int) -> float:
+        """Forward passes of one sequence that all this takes."""
+        looks = len(self.layers) * ((1.5 * depth if self.prune else 0) + 6) * self.layer_sequences
+        return looks + self.validations * self.curve_sequences + 3 * self.sequences
+
+
+def _between(low: int, value: float, high: int) -> int:
+    return max(low, min(high, round(value)))
+
+
+class CellConfig(Config):
+    """One run: model, task, training, and what to measure."""
+
+    what: ClassVar[str] = "cell"
+
+    format: int = FORMAT
+    model: TransformerConfig
+    task: AnyTask = Text()
+    train: TrainConfig = TrainConfig()
+    measure: MeasureConfig = MeasureConfig()
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: int) -> int:
+        if value != FORMAT:
+            raise ValueError(
+                f"this run folder has the format {value}, and this normlab writes {FORMAT}; "
+                "read it with the normlab that wrote it, or give another --out"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.task.embedding(self.model.dim) is not None:
+            raise ValueError(f"task: {self.task.name!r} brings its own embedding, which a comparison does not take")
+        if self.model.vocab_size < self.task.vocab_size:
+            raise ValueError(
+                f"model.vocab_size: {self.model.vocab_size} is less than the {self.task.vocab_size} tokens of the task"
+            )
+        return self
+
+    def validation_steps(self) -> set[int]:
+        """Evenly spread, and where a final decay begins: the gap between schemes is followed through it."""
+        steps, count, schedule = self.train.steps, self.measure.validations, self.train.schedule
+        found = {round(steps * k / count) for k in range(1, count + 1)}
+        if schedule.kind == "wsd":
+            found.add(max(schedule.warmup, round(steps * (1 - schedule.decay))))
+        return {step for step in found if step > 0}
+
+    def layer_steps(self) -> set[int]:
+        return {round(self.train.steps * share) for share in self.measure.layers}
+
+
+class CellTrainer(Trainer):
+    """The one training loop, with the records of a cell."""
+
+    def __init__(self, model: Transformer, config: CellConfig, folder: Path, *, quiet: bool = True) -> None:
+        super().__init__(model, config.task, config.train, folder, evaluate=self._final, quiet=quiet)
+        self.cell = config
+        self.transformer = model
+        self.held_out = _held_out(config, config.measure.sequences)
+        self.curve = _held_out(config, config.measure.curve_sequences)
+        self._ends: list[float] = []
+        self.validated, self.measured = config.validation_steps(), config.layer_steps()
+        self._begun: float | None = None
+        self._durations: list[float] = []
+        memory.reset_peak(self.device)
+
+    def observe(self) -> None:
+        now = time.perf_counter()
+        if self._begun is not None:
+            self._durations.append(now - self._begun)
+        if self.status != "diverged":
+            if self.step in self.validated:
+                self.log.write({"kind": "validation", "step": self.step, "loss": self.mean_loss(self.curve)})
+            if self.step in self.measured:
+                found = layer_measures(self.transformer, self._sample(), self._loss, prune=self.cell.measure.prune)
+                self.log.write({"kind": "layers", "step": self.step, **found})
+        self._begun = time.perf_counter()
+
+    @torch.no_grad()
+    def mean_loss(self, batches: Sequence[Batch]) -> float:
+        was = self.model.training
+        self.model.eval()
+        try:
+            losses = [self._loss(self.model, part).item() for part in batches]
+        finally:
+            self.model.train(was)
+        sizes = [len(part.tokens) for part in batches]
+        return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
+
+    def _final(self, _model: nn.Module) -> dict[str, Any]:
+        self._ends.append(self.mean_loss(self.held_out))
+        return {"loss": self._ends[-1]}
+
+    def _sample(self) -> Batch:
+        count = self.cell.measure.layer_sequences
+        return Batch(*(None if t is None else t[:count] for t in _tensors(self.held_out[0])))  # type: ignore[arg-type]
+
+    def facts(self) -> dict[str, Any]:
+        """Cost: what a step takes, holds and computes. The median step, since records fall between two steps."""
+        train, model = self.cell.train, self.transformer
+        tokens = train.batch * train.length * train.accumulate
+        step = self.median_step()
+        batch = self.task.sample(train.batch, train.length, torch.Generator().manual_seed(0))
+        return {
+            "validation": self._ends[0],  # of the raw weights, which are scored first
+            "tokens": tokens * self.step,
+            "tokens_per_second": tokens / step if step else None,
+            "parameters": model.num_parameters(),
+            "scheme_parameters": sum(p.numel() for p in model.scheme.parameters()),
+            "flops_per_token": model.flops_per_token(train.length, training=True),
+            "activation_bytes": memory.saved_bytes(model, lambda: self._loss(model, self._to_device(batch))),
+            "peak_bytes": memory.peak(self.device),
+        }
+
+    def median_step(self) -> float | None:
+        return statistics.median(self._durations) if self._durations else None
+
+    def _to_device(self, batch: Batch) -> Batch:
+        return Batch(*(None if t is None else t.to(self.device) for t in _tensors(batch)))  # type: ignore[arg-type]
+
+
+def _tensors(batch: Batch) -> tuple[torch.Tensor | None, ...]:
+    return batch.tokens, batch.targets, batch.law
+
+
+def _held_out(config: CellConfig, count: int) -> list[Batch]:
+    """The same sequences for every cell of a comparison, in batches of the training size."""
+    generator = torch.Generator().manual_seed(HELD_OUT_SEED)
+    exact = config.task.targets == "exact"
+    size, left, batches = max(config.train.batch, config.measure.layer_sequences), count, []
+    while left > 0:
+        batches.append(config.task.held_out().sample(min(size, left), config.train.length, generator, law=exact))
+        left -= size
+    return batches
+
+
+def build(config: CellConfig, *, device: str = "cpu") -> Transformer:
+    """The model as it is before the first step. Same seed, same shapes: the same branches where the init agrees."""
+    torch.manual_seed(config.train.seed)
+    return Transformer(config.model).to(device)
+
+
+def prepare(folder: str | Path, config: CellConfig) -> Path:
+    """Make the folder of a cell, or check that it holds this very cell."""
+    folder = Path(folder)
+    path = folder / "config.yaml"
+    if path.exists():
+        there = CellConfig.from_file(path)
+        if there != config:
+            changed = _differences(there.to_dict(), config.to_dict())
+            raise ConfigError(
+                f"{str(folder)!r} holds another run: {'; '.join(changed[:3])}. Give another --out, or delete that folder"
+            )
+    else:
+        write_text(path, config.to_yaml())
+    return folder
+
+
+def load(folder: str | Path) -> CellConfig:
+    path = Path(folder) / "config.yaml"
+    if not path.exists():
+        raise InputError(f"{str(folder)!r} is not the folder of a run: it has no config.yaml")
+    return CellConfig.from_file(path)
+
+
+def summary(folder: str | Path) -> dict[str, Any] | None:
+    """What a finished cell found, or None."""
+    path = Path(folder) / "summary.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{str(path)!r} is damaged ({error}); delete that file to run the cell again") from None
+
+
+def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True) -> dict[str, Any]:
+    """Train the cell in this folder to its end, from wherever it stands, and return its summary."""
+    folder = Path(folder)
+    config = load(folder)
+    with locked(folder):
+        done = summary(folder)
+        if done is not None:
+            return done
+        if threads is not None:
+            torch.set_num_threads(threads)
+        return CellTrainer(build(config, device=device), config, folder, quiet=quiet).run()
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the right to write here. The system frees it when a process dies, however it dies."""
+    with open(folder / ".lock", "w") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"another process is working in {str(folder)!r}; wait for it to end, or give another --out"
+                ) from None
+        yield
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> list[str]:
+    found = []
+    for key in dict.fromkeys((*there, *here)):
+        a, b, name = there.get(key), here.get(key), f"{path}{key}"
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{name}.")
+        elif a != b:
+            found.append(f"{name} is {a!r} there and {b!r} here")
+    return found

@@ -1,0 +1,256 @@
+"""The fair comparison: same data and seeds for all, the learning rate tuned for each scheme, then more seeds at it.
+
+    1  every scheme x every rate, with the first seed; where the best rate is the last of the grid, the grid grows
+    2  the best rate of each scheme with the other seeds
+
+The first seed's run at the best rate is both the end of the tuning and one of the seeds: the choice flatters every
+scheme alike, by the noise of one seed.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
+
+from normlab.config import Config, load_yaml
+from normlab.errors import ConfigError
+from normlab.experiments.analysis import analyse, best_rate, label, pick_baseline
+from normlab.experiments.cell import AnyTask, CellConfig, CellTrainer, MeasureConfig, build
+from normlab.experiments.sweep import Cell, Sweep, read_cells
+from normlab.model import TransformerConfig
+from normlab.schemes import SchemeConfig, lookup
+from normlab.tasks import Text
+from normlab.training import Schedule, TrainConfig
+from normlab.training.loop import AverageConfig
+
+DEFAULT_SCHEMES = ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res")
+DEFAULT_BUDGET = "10m"
+PARALLEL = 0.85  # two cells on two cores share caches and memory: each runs a little slower than alone
+
+
+class CompareConfig(Config):
+    """What is compared, and how long for. `tokens` is per run; `budget` is the time of the whole comparison."""
+
+    what: ClassVar[str] = "comparison"
+
+    schemes: tuple[str, ...] = DEFAULT_SCHEMES
+    baseline: str | None = Field(default=None, description="null: pre_norm where it is compared, else the first")
+    depths: tuple[int, ...] = (12,)
+    dim: int = Field(default=64, ge=1)
+    heads: int = Field(default=4, ge=1)
+    batch: int = Field(default=16, ge=1)
+    length: int = Field(default=64, ge=1)
+    task: AnyTask = Text()
+    tokens: int | None = Field(default=None, ge=1)
+    budget: str | None = Field(default=None, description="for example 90s, 10m, 2h; null without tokens: 10m")
+    seeds: int = Field(default=2, ge=1)
+    lrs: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    extend: int = Field(default=1, ge=0, description="how often the grid of rates may grow where its last is the best")
+    warmup: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
+    decay: float = Field(default=0.3, gt=0, le=1, description="share of the steps")
+    measure: MeasureConfig | None = Field(default=None, description="null: sizes that suit the length of the runs")
+
+    @field_validator("schemes")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise ValueError("give at least one scheme")
+        found = [label(parse_scheme(name)) for name in names]  # raises for an unknown name
+        if len(set(found)) < len(found):
+            raise ValueError(f"a scheme is given twice: {', '.join(found)}")
+        return names
+
+    @field_validator("lrs")
+    @classmethod
+    def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
+        if not rates or any(not rate > 0 for rate in rates):
+            raise ValueError(f"learning rates are positive numbers, but got {list(rates)}")
+        return tuple(sorted({round_3(rate) for rate in rates}))
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if self.tokens is not None and self.budget is not None:
+            raise ValueError("give either tokens (of each run) or a time budget (of the whole comparison), not both")
+        if self.baseline is not None:
+            pick_baseline([label(parse_scheme(name)) for name in self.schemes], self.baseline)
+        return self
+
+    def runs(self) -> int:
+        """How many cells there are at most."""
+        return len(self.schemes) * len(self.depths) * (len(self.lrs) + self.seeds - 1 + self.extend)
+
+    def cell(self, scheme: str, depth: int, *, lr: float, seed: int, steps: int) -> CellConfig:
+        # Shares of so few steps round to nothing: one step of warm-up is the least.
+        warmup = min(steps, max(1, round(self.warmup * steps))) if self.warmup > 0 else 0
+        return CellConfig(
+            model=TransformerConfig(
+                vocab_size=self.task.vocab_size,
+                dim=self.dim,
+                depth=depth,
+                heads=self.heads,
+                scheme=parse_scheme(scheme),
+            ),
+            task=self.task,
+            train=TrainConfig(
+                steps=steps,
+                batch=self.batch,
+                length=self.length,
+                seed=seed,
+                lr=lr,
+                schedule=Schedule(kind="wsd", warmup=warmup, decay=self.decay),
+                average=AverageConfig(every=max(1, min(10, steps // 50))),
+                log_every=max(1, steps // 200),
+                checkpoint_every=max(20, steps // 5),
+            ),
+            measure=self.measure or MeasureConfig.scaled(steps=steps, batch=self.batch, depth=depth),
+        )
+
+
+def parse_scheme(text: str) -> SchemeConfig:
+    """`block_attn_res` or, with options, `block_attn_res(blocks=4, inner=peri_norm)`."""
+    match = re.fullmatch(r"\s*([^()\s]+)\s*(?:\((.*)\))?\s*", text)
+    if match is None:
+        raise ConfigError(f"a scheme is written name or name(option=value, ...); {text!r} is neither")
+    options: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in (match[2] or "").split(","))):
+        key, sign, value = item.partition("=")
+        if not sign:
+            raise ConfigError(f"an option of a scheme is written key=value, for example blocks=4; {item!r} is not")
+        options[key.strip()] = load_yaml(value, source=f"the value of {key.strip()!r}")
+    config = lookup(match[1])
+    return config.from_dict({"name": config.model_fields["name"].default, **options})
+
+
+def seconds(text: str) -> float:
+    """90, 90s, 10m, 1.5h"""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    if match is None:
+        raise ConfigError(f"a time is written like 90s, 10m or 2h; {text!r} is not")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def compare(config: CompareConfig, sweep: Sweep) -> dict[str, Any]:
+    """Run what is missing and return the comparison (see `analyse`). Raises SweepError where cells could not run."""
+    request = config.to_dict()
+    settled = sweep.settle("compare", request, lambda: {"steps": settle_steps(config, workers=_workers(sweep))})
+    steps = settled["steps"]
+    for round_ in range(config.extend + 1):
+        grid = dict(_grids(config, sweep, round_))
+        wanted = {
+            cell_name(s, d, lr, 0): config.cell(s, d, lr=lr, seed=0, steps=steps)
+            for (s, d), rates in grid.items()
+            for lr in rates
+        }
+        if wanted:
+            sweep.run(wanted, what="tuning" if round_ == 0 else "tuning, wider")
+    chosen = {key: best_rate(found)[0] for key, found in _by_scheme(config, sweep).items()}
+    rest = {
+        cell_name(s, d, lr, seed): config.cell(s, d, lr=lr, seed=seed, steps=steps)
+        for seed in range(1, config.seeds)
+        for (s, d), lr in chosen.items()
+    }
+    sweep.run(rest, what="seeds")
+    sweep.check()
+    return analyse(read_cells(sweep.folder), baseline=config.baseline)
+
+
+def cell_name(scheme: str, depth: int, lr: float, seed: int) -> str:
+    return f"{re.sub(r'[^a-z0-9_=.]+', '-', label(parse_scheme(scheme))).strip('-')}-l{depth}-lr{lr:.3g}-s{seed}"
+
+
+def _grids(config: CompareConfig, sweep: Sweep, round_: int) -> Iterator[tuple[tuple[str, int], list[float]]]:
+    """The rates to run: the grid first, then one more on the side where the best lies at the end of it."""
+    if round_ == 0:
+        for depth in config.depths:
+            for scheme in config.schemes:
+                yield (scheme, depth), list(config.lrs)
+        return
+    for (scheme, depth), cells in _by_scheme(config, sweep).items():
+        best, table = best_rate(cells)
+        rates = [row["lr"] for row in table]
+        if len(rates) < 2 or len(rates) - len(config.lrs) >= round_:  # grown this often already, in an earlier run
+            continue
+        if best == rates[-1]:
+            yield (scheme, depth), [round_3(best * rates[-1] / rates[-2])]
+        elif best == rates[0]:
+            yield (scheme, depth), [round_3(best * rates[0] / rates[1])]
+
+
+def round_3(value: float) -> float:
+    """Three digits, so that names and values agree."""
+    return float(f"{value:.3g}")
+
+
+def _by_scheme(config: CompareConfig, sweep: Sweep) -> dict[tuple[str, int], list[Cell]]:
+    """The finished tuning cells (first seed) of each scheme and depth; what failed is missing."""
+    names = {label(parse_scheme(name)): name for name in config.schemes}
+    found: dict[tuple[str, int], list[Cell]] = {}
+    for cell in read_cells(sweep.folder):
+        if cell.config.train.seed == 0:
+            key = (names[label(cell.config.model.scheme)], cell.config.model.depth)
+            found.setdefault(key, []).append(cell)
+    return found
+
+
+# -- how many steps ---------------------------------------------------------------------------------------------------
+def _workers(sweep: Sweep) -> int:
+    return max(1, getattr(sweep.executor, "workers", 1))
+
+
+def settle_steps(config: CompareConfig, *, workers: int) -> int:
+    per_step = config.batch * config.length
+    if config.tokens is not None:
+        if config.tokens < per_step:
+            raise ConfigError(
+                f"tokens: {config.tokens} is less than one step of {config.batch} x {config.length} = {per_step} tokens"
+            )
+        return config.tokens // per_step
+    budget = config.budget or DEFAULT_BUDGET
+    available = seconds(budget) * workers * (PARALLEL if workers > 1 else 1.0)
+    step, fixed = estimate_cost(config)
+    steps = int((available - fixed) / step)
+    if steps < 1:
+        need = (fixed + step) / (workers * (PARALLEL if workers > 1 else 1.0))
+        raise ConfigError(
+            f"budget: {budget} is too small for one step of each of the {config.runs()} runs, which takes about "
+            f"{need:.0f} s here; give more time, or fewer schemes, rates or seeds, or a smaller model"
+        )
+    return steps
+
+
+def estimate_cost(config: CompareConfig) -> tuple[float, float]:
+    """(seconds per step, fixed seconds), both summed over all runs, from a few steps of each scheme on one thread."""
+    step = fixed = 0.0
+    per_scheme = config.runs() / (len(config.schemes) * len(config.depths))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for depth in config.depths:
+            for scheme in config.schemes:
+                one = _time_step(config.cell(scheme, depth, lr=1e-4, seed=0, steps=10))
+                if config.measure is None:
+                    step += per_scheme * one * 1.25  # `scaled` measures cost a quarter
+                else:
+                    step += per_scheme * one
+                    fixed += per_scheme * one / 3 / config.batch * config.measure.passes(depth)
+    finally:
+        torch.set_num_threads(threads)
+    return step, fixed
+
+
+def _time_step(cell: CellConfig, repeats: int = 3) -> float:
+    trainer = CellTrainer(build(cell), cell, Path("."))  # nothing is written: `run` is not called
+    times = []
+    for _ in range(repeats + 1):
+        begun = time.perf_counter()
+        trainer._one()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times[1:])

@@ -1,0 +1,215 @@
+"""The page of a comparison: the answer and one table, then the same picture of every scheme, theory laid over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from normlab.report import Page
+from normlab.report.multiples import PALETTE, heatmaps, line, small_multiples
+
+MARKS = ("start", "middle", "end")
+BYTES = 2**20
+VERDICTS = {"confirmed": "good", "refuted": "bad", "undecided": "note"}
+
+
+def build(result: dict[str, Any]) -> Page:
+    settings = result["settings"]
+    names = sorted({row["scheme"] for s in settings for row in s["schemes"]})
+    page = Page("Which scheme should I use?", subtitle=f"normlab compare: {', '.join(names)}")
+    for setting in settings:
+        _setting(page, setting, alone=len(settings) == 1)
+    page.heading("Every run")
+    rows = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in result["cells"]]
+    page.csv(rows, name="cells", caption=f"all {len(rows)} runs, with their learning rates, seeds and costs")
+    return page
+
+
+def summary_rows(setting: dict[str, Any]) -> list[dict[str, Any]]:
+    """The one table: quality with its interval, and cost beside it."""
+    base = next(row for row in setting["schemes"] if row["scheme"] == setting["baseline"])
+    rows = []
+    for row in setting["schemes"]:
+        test, speed = row["difference"], row["tokens_per_second"]
+        reach = None if row["low"] is None else (row["high"] - row["low"]) / 2
+        is_base = row is base
+        rows.append({
+            "scheme": row["scheme"], "loss": row["mean"], "± 95 %": reach,
+            f"vs {setting['baseline']}": None if is_base else test["mean"],
+            "p (Holm)": None if is_base else test["adjusted"] if test["adjusted"] is not None else test["p"],
+            "seeds": len(row["losses"]), "diverged": row["diverged"], "best lr": row["lr"],
+            "lost at lr x2": row["lost_at_twice_lr"],
+            "steps to baseline": row["steps_to_baseline"], "tokens/s": None if speed is None else round(speed),
+            "activations MB": round(row["activation_bytes"] / BYTES, 1),
+            "peak MB": None if row["peak_bytes"] is None else round(row["peak_bytes"] / BYTES),
+            "parameters": row["parameters"], "MFLOP/token": round(row["flops_per_token"] / 1e6, 2),
+        })  # fmt: skip
+    return rows
+
+
+def _setting(page: Page, setting: dict[str, Any], *, alone: bool) -> None:
+    shape, rows = setting["setting"], setting["schemes"]
+    tag = "" if alone else f" ({shape['depth']} layers)"
+    page.heading(f"The answer{tag}")
+    for sentence in setting["answer"]:
+        page.text(sentence, style="lead")
+    task = shape["task"]
+    data = task.get("path") or ("the text that ships with normlab" if task["task"] == "text" else task["task"])
+    page.table(
+        summary_rows(setting),
+        name=f"summary-l{shape['depth']}",
+        caption="Held-out loss (nats per token) at the best learning rate of each scheme, and its cost.",
+    )
+    page.text(
+        f"{shape['steps']} steps of {shape['batch']} x {shape['length']} tokens from {data}; {shape['schedule']} schedule, "
+        f"{shape['warmup']} steps of warm-up. Differences are paired by seed (same data, same order). Rates are chosen on "
+        "seed 0, which is one of the seeds: this flatters all schemes alike. Activations are what autograd keeps for one "
+        "step; tokens/s is the median step, beside other cells.",
+        style="note",
+    )
+    for name, text in setting["statements"].items():
+        row = next(r for r in rows if r["scheme"] == name)
+        test = row["difference"]
+        style = "note" if not test["significant"] else "good" if test["mean"] < 0 else "warn"
+        page.text(text, style="bad" if row["mean"] is None else style if name != setting["baseline"] else "note")
+    _claims(page, setting, tag)
+    alive = [row for row in rows if any(row["layers"][mark]["magnitude"] for mark in MARKS)]
+    _training(page, setting, tag)
+    _layers(page, alive, shape["depth"], tag)
+    _downloads(page, alive, shape["depth"])
+
+
+def _claims(page: Page, setting: dict[str, Any], tag: str) -> None:
+    if not setting["claims"]:
+        return
+    page.heading(f"Claims of the field, as measured{tag}")
+    rows = [
+        {"claim": c["claim"], "verdict": c["verdict"], "mean": c["mean"], "low": c["low"], "high": c["high"], "p": c["p"],
+         "seeds": c["n"], "what the number is": c["number"]}
+        for c in setting["claims"]
+    ]  # fmt: skip
+    page.table(rows, name="claims", caption="At the end of training. Confirmed or refuted: the 95 % interval over seeds "
+               "excludes zero (t-test, not adjusted for the number of claims). Undecided otherwise.")  # fmt: skip
+
+
+def _training(page: Page, setting: dict[str, Any], tag: str) -> None:
+    rows, base = setting["schemes"], setting["baseline"]
+    page.heading(f"Training{tag}")
+    rates = [
+        {**line([r["lr"] for r in row["rates"]], [r["mean"] for r in row["rates"]], row["scheme"], i),
+         "mode": "lines+markers"}
+        for i, row in enumerate(rows)
+    ]  # fmt: skip
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "learning rate"}},
+        "yaxis": {"title": {"text": "held-out loss"}},
+    }
+    page.figure({"data": rates, "layout": layout}, caption="Held-out loss against the learning rate (seed 0). A gap: "
+                "the run diverged. The flatter the bottom, the less the rate matters.")  # fmt: skip
+    curves = {row["scheme"]: _curves(row["curve"], "this scheme", 0) for row in rows}
+    reference = next(row for row in rows if row["scheme"] == base)
+    for name, traces in curves.items():
+        if name != base:
+            traces[:0] = _curves(reference["curve"], base, 6)
+    figure, height = small_multiples(curves, x="step", y="held-out loss")
+    page.figure(figure, height=height, caption=f"Held-out loss while training, a line per seed; grey: {base}.")
+    gaps = {
+        row["scheme"]: [line([p[0] for p in gap], [p[1] for p in gap], f"seed {s}", int(s))
+                        for s, gap in row["decay_gap"]["seeds"].items()]
+        for row in rows if row["scheme"] != base
+    }  # fmt: skip
+    if gaps:
+        figure, height = small_multiples(gaps, x="step", y=f"loss - {base}'s")
+        page.figure(
+            figure, height=height, caption=f"The gap to {base} through the decay of the learning rate, a line per seed."
+        )
+
+
+def _curves(curves: dict[Any, Any], name: str, color: int) -> list[dict[str, Any]]:
+    return [line(c["step"], c["loss"], name, color, width=1.5) for c in curves.values()]
+
+
+def _layers(page: Page, rows: list[dict[str, Any]], depth: int, tag: str) -> None:
+    page.heading(f"What the layers do{tag}")
+    page.text("Means over seeds, at the start, in the middle and at the end of training. Dotted: theory.", style="note")
+
+    def draw(key: str, y: str, caption: str, *, x: str = "branch", log: bool = False, theory: Any = None) -> None:
+        panels = {}
+        for row in rows:
+            lines = [line(range(len(v)), v, mark, i) for i, mark in enumerate(MARKS) if (v := row["layers"][mark][key])]
+            lines += theory(row) if theory else []
+            if lines:
+                panels[row["scheme"]] = lines
+        if panels:
+            figure, height = small_multiples(panels, x=x, y=y, log_y=log)
+            page.figure(figure, height=height, caption=caption)
+
+    draw("magnitude", "rms of the stream", "Magnitude of what each branch reads, before its norm; the last point is what the "
+         "head reads. Dotted: the scheme's law for independent variance-preserving branches, shape only (scaled to the "
+         "start). Dashed: what the measured outputs would sum to if they were orthogonal, at the end.", log=True,
+         theory=_growth_theory)  # fmt: skip
+    draw("output", "rms of the output", "Magnitude of what each branch adds.", log=True)
+    draw("contribution", "output / stream", "What a branch adds, relative to what it reads.", log=True,
+         theory=_contribution_theory)  # fmt: skip
+    draw("gradient_share", "share of the gradient norm", "Where the gradient is. Dotted: Xiong et al.'s law at the start: "
+         "(2/3)^((L-l)/2) for Post-Norm, flat for Pre-Norm.", x="layer",
+         theory=lambda row: _gradient_theory(row, depth))  # fmt: skip
+    draw("block_influence", "1 - cos(in, out)", "Block influence: how far a layer turns the stream.", x="layer")
+    draw(
+        "token_cosine", "mean cosine of two tokens", "Cosine collapse: near 1, the tokens of a sequence are all alike."
+    )
+    draw("skip", "loss added", "Loss added by skipping one layer.", x="layer")
+    draw("prune", "loss", "Loss after removing the k least useful layers.", x="layers removed")
+    mixings = {row["scheme"]: m for row in rows if (m := row["layers"]["end"]["mixing"])}
+    if mixings:
+        figure, height = heatmaps(
+            {k: [[abs(v) for v in r] for r in m] for k, m in mixings.items()}, x="source", y="read"
+        )
+        page.figure(figure, height=height, caption="Depth mixing at the end of training: |M[l, i]|, how much of source i "
+                    "(0: the embedding) read l holds. Schemes that norm the stream itself have no such matrix.")  # fmt: skip
+
+
+def _growth_theory(row: dict[str, Any]) -> list[dict[str, Any]]:
+    lines = []
+    law, measured = row["law"], row["layers"]["start"]["magnitude"]
+    if measured and all(isinstance(value, float) and value > 0 for value in law) and min(measured) > 0:
+        shape = [math.sqrt(value) for value in law]
+        scale = math.exp(sum(math.log(m / s) for m, s in zip(measured, shape, strict=True)) / len(shape))
+        lines.append(line(range(len(shape)), [scale * s for s in shape], "law at the start", 6, dash="dot"))
+    independent = row["layers"]["end"]["independent"]
+    if independent:
+        lines.append(line(range(len(independent)), independent, "end, if orthogonal", 6, dash="dash", width=1.2))
+    return lines
+
+
+def _contribution_theory(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """For schemes that add to one stream: sqrt of what the law adds, over sqrt of what is there."""
+    law = row["law"]
+    if not all(isinstance(value, float) for value in law) or any(b <= a for a, b in pairwise(law)):
+        return []
+    shares = [math.sqrt((b - a) / a) for a, b in pairwise(law)]
+    return [line(range(len(shares)), shares, "law at the start", 6, dash="dot")]
+
+
+def _gradient_theory(row: dict[str, Any], depth: int) -> list[dict[str, Any]]:
+    powers = {"post_norm": 2 / 3, "pre_norm": 1.0}
+    if row["scheme"] not in powers:
+        return []
+    sizes = [powers[row["scheme"]] ** ((depth - l) / 2) for l in range(1, depth + 1)]
+    return [line(range(depth), [s / sum(sizes) for s in sizes], "law at the start", 6, dash="dot")]
+
+
+def _downloads(page: Page, rows: Sequence[dict[str, Any]], depth: int) -> None:
+    table: list[dict[str, Any]] = []
+    for row in rows:
+        for mark in MARKS:
+            lists = {k: v for k, v in row["layers"][mark].items() if v and k != "mixing"}
+            for index in range(max((len(v) for v in lists.values()), default=0)):
+                values = {k: v[index] if index < len(v) else None for k, v in lists.items()}
+                table.append({"scheme": row["scheme"], "when": mark, "index": index, **values})
+    page.csv(table, name=f"layers-l{depth}", caption="every value of the pictures above")
+
+
+assert len(PALETTE) > 6  # theory is drawn in the palette's grey

@@ -1,0 +1,184 @@
+"""One run: a model, a task, a training configuration and a folder. Finished runs are skipped, others go on.
+
+`runs/<experiment>/<run>/config.yaml` is the whole configuration; a folder that holds another one is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from torch import nn
+from typing_extensions import Self
+
+from normlab.config import Config as _Config
+from normlab.config import load_yaml
+from normlab.errors import ConfigError, InputError
+from normlab.experiments.scoring import score
+from normlab.files import write_text
+from normlab.model import Transformer, TransformerConfig
+from normlab.tasks import Task, from_dict
+from normlab.training import TrainConfig, Trainer
+from normlab.training.ensemble import Ensemble
+from normlab.training.minimal import FastMinimal, why_not
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; runs there are not guarded against a second process
+    fcntl = None  # type: ignore[assignment]
+
+PATIENCE = 5  # seconds
+AnyTask = Annotated[
+    SerializeAsAny[Task], BeforeValidator(lambda value: from_dict(value) if isinstance(value, dict) else value)
+]
+
+
+class RunConfig(_Config):
+    """Everything that decides a run."""
+
+    what: ClassVar[str] = "run"
+
+    model: TransformerConfig
+    task: AnyTask
+    train: TrainConfig
+    test_lengths: tuple[int, ...] = Field(min_length=1, strict=False)
+    test_count: int = Field(default=256, ge=1)
+    test_task: AnyTask | None = Field(default=None, description="score on this task instead, for example deeper Dyck")
+
+    @property
+    def scored(self) -> Task:
+        return self.task if self.test_task is None else self.test_task
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self.task.check(self.train.batch, self.train.length)
+        for length in self.test_lengths:
+            self.scored.held_out().check(self.test_count, length)
+        if self.scored.vocab_size != self.task.vocab_size:
+            raise ValueError(
+                f"test_task: {self.scored.vocab_size} tokens are not the {self.task.vocab_size} of the training task"
+            )
+        longest = max(*self.test_lengths, self.train.length)
+        if self.model.positions == "learned" and longest > self.model.max_length:
+            raise ValueError(
+                f"test_lengths: {longest} is beyond the table of {self.model.max_length} learned positions; shorten it, "
+                "raise model.max_length, or take rope, nope or sinusoidal positions"
+            )
+        if self.model.vocab_size != self.task.vocab_size:
+            raise ValueError(
+                f"model.vocab_size: {self.model.vocab_size} is not the {self.task.vocab_size} of the task {self.task.name!r}"
+            )
+        return self
+
+
+def build(config: RunConfig) -> Transformer:
+    """The model at the start of the run: its weights depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.train.seed)
+        model = Transformer(config.model)
+        own = config.task.embedding(config.model.dim)
+        if own is not None:
+            for parameter in own.parameters():
+                nn.init.normal_(parameter, std=config.model.init_std)
+            model.embedding = own  # type: ignore[assignment]
+    return model
+
+
+def run(config: RunConfig, folder: str | Path, *, device: str = "cpu", quiet: bool = False) -> dict[str, Any]:
+    """Train, score raw, EMA and BEMA weights, and return the summary; what is finished is read, not run again."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        _claim(folder, config)
+        done = folder / "summary.json"
+        if done.exists():
+            return json.loads(done.read_text(encoding="utf-8"))
+        model = build(config).to(device)
+        # The fast path computes the same loss and gradients; it is for the CPU and one shape of model only.
+        fast = why_not(model) is None and device == "cpu"
+        trainer = Trainer(
+            model,
+            config.task,
+            config.train,
+            folder,
+            evaluate=lambda m: score(m, config.scored, config.test_lengths, count=config.test_count),
+            loss=FastMinimal(model, exact=config.task.targets == "exact") if fast else None,
+            quiet=quiet,
+        )
+        return trainer.run()
+
+
+def run_stacked(
+    cells: Mapping[str, RunConfig], folder: str | Path, *, device: str = "cpu", quiet: bool = False
+) -> list[dict[str, Any]]:
+    """Cells that differ in their seed only, as one program; each leaves in `folder/<name>` what `run` would."""
+    folders = [Path(folder) / name for name in cells]
+    configs = list(cells.values())
+    together = folders[0] / "stacked"
+    together.mkdir(parents=True, exist_ok=True)
+    with _alone(together):
+        for path, config in zip(folders, configs, strict=True):
+            path.mkdir(parents=True, exist_ok=True)
+            _claim(path, config)
+        first = configs[0]
+        return Ensemble(
+            [build(config).to(device) for config in configs],
+            first.task,
+            [config.train for config in configs],
+            together,
+            folders=folders,
+            evaluate=lambda m: score(m, first.scored, first.test_lengths, count=first.test_count),
+            quiet=quiet,
+        ).run()
+
+
+def _claim(folder: Path, config: RunConfig) -> None:
+    path = folder / "config.yaml"
+    if not path.exists():
+        write_text(path, config.to_yaml())
+        return
+    there = load_yaml(path.read_text(encoding="utf-8"), source=str(path))
+    mine = config.to_dict()
+    if there != mine:
+        other = sorted(_differences(there, mine))
+        raise ConfigError(
+            f"the folder {str(folder)!r} holds a run of another configuration (different: {', '.join(other)}); "
+            "choose another --out, or delete it"
+        )
+
+
+def _differences(a: Any, b: Any, path: str = "") -> Iterator[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in a.keys() | b.keys():
+            yield from _differences(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+    elif a != b:
+        yield path
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two processes in one run would write over each other; the lock ends with its process, however that ends.
+
+    A worker outlives a killed parent by up to a second, so a second process waits a little before it gives up.
+    """
+    if fcntl is None:
+        yield
+        return
+    with open(folder / ".lock", "w") as file:
+        for attempt in range(PATIENCE * 10 + 1):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if attempt == PATIENCE * 10:
+                    raise InputError(
+                        f"another process is working in {str(folder)!r}; wait for it, or choose another --out"
+                    ) from None
+                time.sleep(0.1)
+        yield

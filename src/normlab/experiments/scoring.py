@@ -1,0 +1,152 @@
+"""How near a model's next-token distribution is to the exact one, at a given length.
+
+A length is scored at its last prefixes (`task.window` of them: one for set complement and retrieval, a whole number of
+periods for automata), on sequences that are the same for every model. Sums are in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from normlab.model import Attention
+from normlab.schemes.norms import precise
+from normlab.tasks import IGNORE, SetComplement, Task
+from normlab.theory import set_complement as theory
+
+TOKENS_AT_ONCE = 16_384
+
+
+def total_variation(p: Tensor, law: Tensor) -> Tensor:
+    return 0.5 * (p - law).abs().sum(-1)
+
+
+def illegal_mass(p: Tensor, law: Tensor) -> Tensor:
+    return (p * (law == 0)).sum(-1)
+
+
+def auc(score: Tensor, legal: Tensor) -> Tensor:
+    """ROC AUC of `score` for `legal` in each row: the chance that a legal token scores above an illegal one, ties half.
+
+    NaN where it is undefined: every token is legal, or none is.
+    """
+    above = (score.unsqueeze(-1) > score.unsqueeze(-2)).double() + 0.5 * (
+        score.unsqueeze(-1) == score.unsqueeze(-2)
+    ).double()
+    pairs = legal.unsqueeze(-1) & ~legal.unsqueeze(-2)
+    return (above * pairs).sum((-1, -2)) / pairs.sum((-1, -2))
+
+
+def pooled_auc(score: Tensor, legal: Tensor) -> float:
+    """The same over all rows together: one threshold for every prefix. By ranks, ties at their mean."""
+    score, legal = score.flatten(), legal.flatten()
+    positive, negative = int(legal.sum()), int((~legal).sum())
+    if not (positive and negative):
+        return float("nan")
+    _, group, counts = score.unique(return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    rank = (last - (counts.double() - 1) / 2)[group]  # mean rank, from 1
+    return float((rank[legal].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def score(model: nn.Module, task: Task, lengths: Sequence[int], *, count: int = 256) -> dict[str, dict[str, Any]]:
+    """Per length (as text, for JSON): tv, auc, auc_pooled, undefined, illegal_mass, loss, attention entropy and RMS."""
+    ground = task.held_out()
+    return {str(length): _at(model, ground, length, count) for length in lengths}
+
+
+@torch.no_grad()
+def _at(model: nn.Module, task: Task, length: int, count: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(length)  # not the seed of a run: all see the same sequences
+    device = next(model.parameters()).device
+    window = min(task.window, length)
+    rows: dict[str, list[Tensor]] = {"loss": [], "law": [], "logits": [], "entropy": [], "rms": [], "tokens": []}
+    left = count
+    while left > 0:
+        size = min(left, max(TOKENS_AT_ONCE // length, 1))
+        left -= size
+        batch = task.sample(size, length, generator, law=task.exact)
+        with _watched(model, window) as seen:
+            logits = model(batch.tokens.to(device))[:, -window:].cpu().double()
+        targets = batch.targets[:, -window:]
+        rows["loss"].append(
+            F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
+        )
+        for name in ("entropy", "rms"):
+            if seen[name]:
+                rows[name].append(torch.stack(seen[name]).mean())
+        rows["logits"].append(logits)
+        rows["tokens"].append(batch.tokens)
+        if batch.law is not None:
+            rows["law"].append(batch.law[:, -window:])
+    found: dict[str, Any] = {
+        "loss": torch.cat(rows["loss"]).mean().item(),
+        "attention_entropy": torch.stack(rows["entropy"]).mean().item() if rows["entropy"] else None,
+        "attention_rms": torch.stack(rows["rms"]).mean().item() if rows["rms"] else None,
+    }
+    if task.exact:
+        found |= _against_law(torch.cat(rows["logits"]), torch.cat(rows["law"]))
+    if isinstance(task, SetComplement) and not task.replacement:
+        gap, imbalance = theory.balance(torch.cat(rows["logits"])[:, -1], torch.cat(rows["tokens"]))
+        found |= {"gap": gap.mean().item(), "imbalance": imbalance.mean().item()}
+    return found
+
+
+def _against_law(logits: Tensor, law: Tensor) -> dict[str, Any]:
+    known = law.sum(-1) > 0
+    logits, law = logits[known], law[known]
+    p, legal = logits.softmax(-1), law > 0
+    by_prefix = auc(p, legal)
+    defined = ~by_prefix.isnan()
+    return {
+        "tv": total_variation(p, law).mean().item(),
+        "illegal_mass": illegal_mass(p, law).mean().item(),
+        "auc": by_prefix[defined].mean().item() if defined.any() else None,
+        "auc_pooled": _number(pooled_auc(p[defined], legal[defined])) if defined.any() else None,
+        "undefined": int((~defined).sum()),
+        "prefixes": len(p),
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if value == value else None
+
+
+@contextmanager
+def _watched(model: nn.Module, window: int) -> Iterator[dict[str, list[Tensor]]]:
+    """Entropy of attention relative to log(length), and the RMS of what attention adds, at the last prefixes."""
+    seen: dict[str, list[Tensor]] = {"entropy": [], "rms": []}
+
+    def look(module: Attention, inputs: tuple[Tensor, Any], output: Tensor) -> None:
+        seen["rms"].append(precise(output[:, -window:]).square().mean().sqrt().cpu())
+        weights = _weights(module, *inputs, window)
+        if weights is not None and weights.shape[-1] > 1:
+            entropy = -torch.xlogy(weights, weights).sum(-1)
+            lengths = torch.arange(weights.shape[-1] - window + 1, weights.shape[-1] + 1, device=weights.device)
+            seen["entropy"].append((entropy / lengths.double().log().clamp_min(1e-9)).mean().cpu())
+
+    hooks = [m.register_forward_hook(look) for m in model.modules() if isinstance(m, Attention)]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _weights(module: Attention, x: Tensor, shared: Any, window: int) -> Tensor | None:
+    """Attention of the last queries, [batch, heads, window, keys] in float64; None for the adaptive softmax."""
+    if module.config.softmax == "adaptive" or module.kv_heads != module.heads or not module.config.causal:
+        return None
+    heads, d, time = module.heads, module.head_dim, x.shape[1]
+    qk = module.qkv(x)[..., : 2 * heads * d].unflatten(-1, (2 * heads, d))
+    q, k = (t.transpose(1, 2) for t in module._queries_and_keys(qk, shared))
+    if module.sharpness is not None:
+        q = q * module._log_counts(time, time, None, q)
+    logits = (q[:, :, -window:] @ k.transpose(-1, -2) * module.scale).double()
+    seen = torch.ones(time, time, dtype=torch.bool, device=x.device).tril()[-window:]
+    return logits.masked_fill(~seen, -torch.inf).softmax(-1)

@@ -1,0 +1,64 @@
+"""The page of a stability map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normlab.report import Page
+from normlab.report.multiples import small_multiples
+
+
+def build(result: dict[str, Any]) -> Page:
+    page = Page("Where is training stable?", subtitle="normlab stability: learning rate x warm-up")
+    page.heading("The answer")
+    for sentence in result["statements"]:
+        page.text(sentence, style="lead" if len(result["statements"]) <= 4 else "")
+    page.table(summary_rows(result), name="regions", caption="The edge is bracketed: stable at the one rate, unstable at the "
+               "other. Usable: within 0.1 nats of the scheme's best.")  # fmt: skip
+    if result["claims"]:
+        keys = ("claim", "verdict", "mean", "low", "high", "p", "n", "number")
+        page.table([{k: c[k] for k in keys} for c in result["claims"]], name="claims", caption="Tested over seeds.")
+    page.heading("The maps")
+    panels = {f"{r['scheme']}, {r['depth']} layers": _points(r) for r in result["regions"]}
+    figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up")
+    for key in list(figure["layout"]):
+        if key.startswith("xaxis"):
+            figure["layout"][key]["type"] = "log"
+        if key.startswith("yaxis"):
+            figure["layout"][key]["type"] = "category"
+    figure["layout"]["coloraxis"] = {
+        "colorscale": "Viridis",
+        "reversescale": True,
+        "colorbar": {"title": {"text": "loss"}},
+    }
+    page.figure(figure, height=height + 40, caption="Circles: stable, coloured by the held-out loss. Crosses: unstable in at "
+                "least one seed. Denser where the edge is.")  # fmt: skip
+    page.text(f"A run is {result['criteria']}", style="note")
+    page.heading("Every run")
+    rows = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in result["cells"]]
+    page.csv(rows, name="cells", caption=f"all {len(rows)} runs with their verdicts and gradient spikes")
+    return page
+
+
+def summary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"scheme": region["scheme"], "layers": region["depth"], "warm-up": line["warmup"], "stable up to": line["edge"],
+         "unstable from": line["unstable_from"], "best loss": line["best_loss"],
+         "usable from": line["usable"][0] if line["usable"] else None,
+         "usable to": line["usable"][1] if line["usable"] else None,
+         "gradient spikes": round(sum(p["gradient_spikes"] for p in line["points"]) / len(line["points"]), 1),
+         "widest": "<-" if line["warmup"] == region["widest"] else ""}
+        for region in result["regions"] for line in region["warmups"]
+    ]  # fmt: skip
+
+
+def _points(region: dict[str, Any]) -> list[dict[str, Any]]:
+    def trace(stable: bool, name: str, marker: dict[str, Any]) -> dict[str, Any]:
+        found = [(p, w["warmup"]) for w in region["warmups"] for p in w["points"] if p["stable"] is stable]
+        texts = [f"{', '.join(p['verdicts'])}; {p['gradient_spikes']:.0f} gradient spikes" for p, _ in found]
+        if stable:
+            marker = {**marker, "color": [p["loss"] for p, _ in found], "coloraxis": "coloraxis"}
+        return {"type": "scatter", "mode": "markers", "name": name, "x": [p["lr"] for p, _ in found],
+                "y": [str(w) for _, w in found], "text": texts, "marker": {"size": 13, **marker}}  # fmt: skip
+
+    return [trace(True, "stable", {"symbol": "circle"}), trace(False, "unstable", {"symbol": "x", "color": "#D55E00"})]

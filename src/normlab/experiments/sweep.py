@@ -1,0 +1,175 @@
+"""A sweep: many cells in one folder, run by an executor, continued by running it again.
+
+    runs/<sweep>/sweep.json         what was asked (kind, request), and what follows from it (settled once)
+    runs/<sweep>/<cell>/            a cell (see `cell`)
+    runs/<sweep>/<cell>/failure.json  why a cell could not run; gone when it does
+
+A cell that fails does not stop the others, and nothing that is finished is made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import normlab
+from normlab.errors import ConfigError, InputError, NormlabError
+from normlab.experiments import cell as cells
+from normlab.experiments.cell import CellConfig
+from normlab.files import write_json
+from normlab.report.terminal import progress
+from normlab.training.record import read_log
+
+FORMAT = 1
+
+
+class SweepError(NormlabError):
+    """Some cells could not run; the message says which, why, and what stays."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an executor's attempt at a cell ended: `error` is None where it is finished."""
+
+    folder: Path
+    error: str | None = None
+
+
+class Executor(Protocol):
+    """Runs the cells in these folders and yields an outcome for each, in the order they end."""
+
+    name: str
+
+    def run(self, folders: Sequence[Path]) -> Iterator[Outcome]: ...
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell on disk."""
+
+    folder: Path
+    config: CellConfig
+    summary: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def scheme(self) -> str:
+        return self.config.model.scheme.name
+
+    @property
+    def status(self) -> str:
+        return str(self.summary["status"])
+
+    @property
+    def loss(self) -> float | None:
+        """Held-out loss at the end; None where the run diverged."""
+        return self.summary.get("validation") if self.status == "finished" else None
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        return read_log(self.folder / "log.jsonl")
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record.get("kind") == kind]
+
+
+@dataclass
+class Sweep:
+    """The folder of a sweep. `settle` keeps what was decided once; `run` brings cells to their end."""
+
+    folder: Path
+    executor: Executor
+    quiet: bool = False
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def settle(self, kind: str, request: Mapping[str, Any], decide: Any) -> dict[str, Any]:
+        """What follows from the request: `decide()` the first time, as it is written in the folder ever after.
+
+        A time budget is turned into steps by measuring this machine; a second run must not measure again.
+        """
+        path = self.folder / "sweep.json"
+        if path.exists():
+            there = read_sweep(self.folder)
+            if there["kind"] != kind or there["request"] != json.loads(json.dumps(request)):
+                was, now = there["request"], dict(request)
+                changed = [f"{k} was {was.get(k)!r}, now {now.get(k)!r}" for k in now if was.get(k) != _plain(now[k])]
+                raise ConfigError(
+                    f"{str(self.folder)!r} holds another {there['kind']} sweep ({'; '.join(changed[:3]) or 'its kind'}); "
+                    "repeat its options to continue it, or give another --out"
+                )
+            return there["settled"]
+        settled = decide()
+        body = {"format": FORMAT, "kind": kind, "normlab": normlab.__version__, "request": request, "settled": settled}
+        write_json(path, body)
+        return json.loads(json.dumps(settled))
+
+    def run(self, wanted: Mapping[str, CellConfig], *, what: str) -> list[Cell]:
+        """Finish these cells (those that are done already cost nothing) and return the finished ones, in order."""
+        folders = {name: cells.prepare(self.folder / name, config) for name, config in wanted.items()}
+        open_ones = [folder for folder in folders.values() if cells.summary(folder) is None]
+        with cells.locked(self.folder, wait=False):
+            attempts = self.executor.run(open_ones)
+            for outcome in progress(attempts, what=what, total=len(open_ones), quiet=self.quiet or not open_ones):
+                self._note(outcome)
+        return [found for name in wanted if (found := read_cell(folders[name])) is not None]
+
+    def _note(self, outcome: Outcome) -> None:
+        path = outcome.folder / "failure.json"
+        if outcome.error is None:
+            path.unlink(missing_ok=True)
+            self.failures.pop(outcome.folder.name, None)
+        else:
+            write_json(path, {"error": outcome.error})
+            self.failures[outcome.folder.name] = outcome.error
+
+    def check(self) -> None:
+        """Raise if a cell could not run."""
+        if self.failures:
+            name, error = next(iter(self.failures.items()))
+            count = len(self.failures)
+            more = f" (and {count - 1} more cells)" if count > 1 else ""
+            raise SweepError(
+                f"the cell {name!r}{more} could not run: {error}. What is finished stays in {str(self.folder)!r}; "
+                "run the same command again to continue"
+            )
+
+
+def read_sweep(folder: str | Path) -> dict[str, Any]:
+    path = Path(folder) / "sweep.json"
+    if not path.exists():
+        raise InputError(f"{str(folder)!r} is not the folder of a sweep: it has no sweep.json")
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        version = body["format"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise InputError(f"{str(path)!r} is damaged: it is not the JSON that normlab writes") from None
+    if version != FORMAT:
+        raise InputError(
+            f"{str(folder)!r} was written by normlab {body.get('normlab')} in the format {version}, and this one reads "
+            f"{FORMAT}; use that version, or give another folder"
+        )
+    return body
+
+
+def read_cell(folder: str | Path) -> Cell | None:
+    """A finished cell, or None."""
+    found = cells.summary(folder)
+    return None if found is None else Cell(Path(folder), cells.load(folder), found)
+
+
+def read_cells(folder: str | Path) -> list[Cell]:
+    """Every finished cell of a sweep, from the disk alone."""
+    read_sweep(folder)
+    folders = sorted(path.parent for path in Path(folder).glob("*/config.yaml"))
+    return [found for path in folders if (found := read_cell(path)) is not None]
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))

@@ -1,0 +1,51 @@
+"""One cell on several processes (`normlab train` under torchrun)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normlab.experiments.cell import CellConfig, CellTrainer, build, locked, prepare, summary
+from normlab.training.distributed import Distributed, Group, Strategy, process_group
+
+
+class DistributedCell(Distributed, CellTrainer):
+    """A cell's records from the main process; layers are not looked into (they may be in shards)."""
+
+    def facts(self) -> dict[str, Any]:
+        train = self.cell.train
+        tokens = train.batch * train.length * train.accumulate
+        seconds = self.median_step()
+        return {
+            "validation": self._ends[0],
+            "tokens": tokens * self.step,
+            "tokens_per_second": tokens / seconds if seconds else None,
+            "parameters": self.transformer.num_parameters(),
+            "processes": self.group.world,
+        }
+
+
+def train_distributed(
+    config: CellConfig, folder: str | Path, *, strategy: Strategy, device: str = "cpu", quiet: bool = False
+) -> dict[str, Any] | None:
+    """Train with the other processes of torchrun; the summary on the main process, None on the others."""
+    torch.set_num_threads(1 if device == "cpu" else torch.get_num_threads())
+    blind = config.replace(measure=config.measure.replace(layers=(), prune=False))
+    with process_group(device) as group:
+        if group.main:
+            prepare(folder, config)
+            with locked(Path(folder)):
+                return _run(blind, Path(folder), group, strategy, quiet)
+        _run(blind, Path(folder), group, strategy, quiet=True)
+        return None
+
+
+def _run(config: CellConfig, folder: Path, group: Group, strategy: Strategy, quiet: bool) -> dict[str, Any]:
+    torch.distributed.barrier()  # the main process holds the lock now
+    done = summary(folder)
+    if done is not None:
+        return done
+    model = build(config, device=str(group.device))
+    return DistributedCell(model, config, folder, group=group, strategy=strategy, quiet=quiet).run()

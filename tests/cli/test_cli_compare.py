@@ -1,0 +1,98 @@
+"""normlab compare, stability and report from the command line, with real workers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from normlab.cli import run
+
+TINY = ["--depth", "2", "--dim", "16", "--heads", "2", "--batch", "4", "--length", "8", "--data", "tomita(number=4)"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare")
+    arguments = [
+        "compare",
+        "--schemes",
+        "pre-norm,peri_norm",
+        *TINY,
+        "--tokens",
+        "320",
+        "--lrs",
+        "1e-3",
+        "--seeds",
+        "2",
+    ]
+    return [*arguments, "--workers", "2", "--out", str(out)], out
+
+
+def test_compare_json_text_and_report(finished, capsys):
+    arguments, out = finished
+    assert run([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["cells"]) == 4
+    assert {cell["status"] for cell in result["cells"]} == {"finished"}
+    assert Path(result["report"]).read_text().count("<h2") >= 3
+    assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "has the lowest held-out loss" in shown
+    assert "report.html" in shown
+    page = out / "report.html"
+    page.unlink()
+    assert run(["report", str(out), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["settings"] == result["settings"]
+    assert page.exists()
+
+
+def test_reports_merge(finished, tmp_path, capsys):
+    arguments, out = finished
+    run(arguments)
+    other = [*arguments[:2], "ln_scaling", *arguments[3:-1], str(tmp_path / "other")]
+    assert run(other) == 0
+    capsys.readouterr()
+    assert run(["report", str(out), str(tmp_path / "other"), "--out", str(tmp_path / "merged"), "--json"]) == 0
+    merged = json.loads(capsys.readouterr().out)
+    (setting,) = merged["settings"]
+    assert {row["scheme"] for row in setting["schemes"]} == {"pre_norm", "peri_norm", "ln_scaling"}
+    assert (tmp_path / "merged" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--schemes", "pre_norm,peri_nrm", "--tokens", "999"], "did you mean 'peri_norm'"),
+        (["--tokens", "3"], "less than one step of 16 x 64 = 1024 tokens"),
+        (["--budget", "soon"], "written like 90s, 10m or 2h"),
+        (["--tokens", "2000", "--budget", "1m"], "give either tokens"),
+        (["--depth", "two"], "--depth takes whole numbers"),
+        (["--tokens", "2000", "--data", "nowhere.txt"], "the data file 'nowhere.txt' does not exist"),
+        (["--tokens", "2000", "--data", "dykc"], "did you mean 'dyck'"),
+        (["--tokens", "2000", "--executor", "slurm"], "unknown executor 'slurm'"),
+        (["--tokens", "2000", "--heads", "5"], "5 heads do not divide"),
+        (["--tokens", "2000", "--baseline", "keel"], "unknown baseline 'keel'"),
+    ],
+)
+def test_bad_use_is_a_sentence(options, sentence, tmp_path, capsys):
+    assert run(["compare", *options, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err.replace("\n", " ")
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+def test_report_of_nothing(tmp_path, capsys):
+    assert run(["report", str(tmp_path)]) == 2
+    assert "it has no sweep.json" in capsys.readouterr().err
+
+
+def test_stability(tmp_path, capsys):
+    arguments = ["stability", "--schemes", "no_norm", *TINY, "--steps", "20", "--warmups", "0", "--lrs", "1e-2,10"]
+    arguments += ["--factor", "1000", "--clip", "0", "--out", str(tmp_path)]
+    assert run([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {cell["verdict"] for cell in result["cells"]} <= {"stable", "nan", "above", "spike"}
+    assert run(["report", str(tmp_path)]) == 0
+    assert "no_norm at 2 layers" in capsys.readouterr().out

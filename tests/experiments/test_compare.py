@@ -1,0 +1,121 @@
+"""The comparison from request to sentences, on cells small enough to run for real, and on made-up numbers."""
+
+import json
+
+import pytest
+from tiny import Here
+
+from normlab.errors import ConfigError
+from normlab.experiments import compare as module
+from normlab.experiments.analysis import analyse, best_rate, label
+from normlab.experiments.cell import MeasureConfig
+from normlab.experiments.compare import CompareConfig, compare, parse_scheme, seconds, settle_steps
+from normlab.experiments.sweep import Sweep, read_cells
+from normlab.tasks import task
+
+
+def request(**changes):
+    values = {
+        "schemes": ("pre_norm", "block_attn_res"), "depths": (2,), "dim": 16, "heads": 2, "batch": 4, "length": 8,
+        "task": task("tomita", number=4), "tokens": 4 * 8 * 10, "seeds": 2, "lrs": (1e-3, 4e-3), "extend": 1,
+        "measure": MeasureConfig(validations=4, curve_sequences=8, sequences=8, layer_sequences=2),
+    }  # fmt: skip
+    return CompareConfig(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    return folder, compare(request(), Sweep(folder, Here(), quiet=True))
+
+
+def test_every_cell_and_every_scheme(done):
+    folder, result = done
+    (setting,) = result["settings"]
+    assert {row["scheme"] for row in setting["schemes"]} == {"pre_norm", "block_attn_res"}
+    assert setting["baseline"] == "pre_norm"
+    assert setting["setting"]["tokens"] == 320
+    assert len(result["cells"]) == len(list(folder.glob("*/summary.json")))
+    for row in setting["schemes"]:
+        assert set(row["losses"]) == {0, 1}
+        assert len(row["rates"]) in (2, 3)
+        assert row["layers"]["end"]["magnitude"] is not None
+        assert len(row["law"]) == 5
+        assert row["tokens_per_second"] > 0
+    json.dumps(result)
+
+
+def test_running_again_changes_nothing_and_the_disk_is_enough(done):
+    folder, result = done
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*.json*")}
+    again = compare(request(), Sweep(folder, Here(), quiet=True))
+    assert json.dumps(again) == json.dumps(result)
+    assert json.dumps(analyse(read_cells(folder))) == json.dumps(result)
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/*.json*")} == before
+
+
+def test_differences_are_paired_by_seed(done):
+    _, result = done
+    rows = {row["scheme"]: row for row in result["settings"][0]["schemes"]}
+    test = rows["block_attn_res"]["difference"]
+    gaps = [rows["block_attn_res"]["losses"][s] - rows["pre_norm"]["losses"][s] for s in (0, 1)]
+    assert test["mean"] == pytest.approx(sum(gaps) / 2)
+    assert test["n"] == 2
+    assert result["settings"][0]["answer"][0].startswith("At 2 layers of width 16, 320 training tokens and 2 seeds")
+
+
+def test_another_request_in_the_same_folder(done):
+    with pytest.raises(ConfigError, match=r"tokens was 320, now 640"):
+        compare(request(tokens=640), Sweep(done[0], Here(), quiet=True))
+
+
+def test_the_grid_grows_where_its_end_is_best(tmp_path):
+    result = compare(request(lrs=(1e-6, 2e-6), seeds=1, schemes=("pre_norm",)), Sweep(tmp_path, Here(), quiet=True))
+    (row,) = result["settings"][0]["schemes"]
+    assert [r["lr"] for r in row["rates"]] == [1e-6, 2e-6, 4e-6]
+    assert row["at_edge"] == "highest"
+    assert "a better one may lie outside" in result["settings"][0]["statements"]["pre_norm"]
+
+
+def test_best_rate_skips_diverged_ones(done):
+    folder, _ = done
+    cells = [c for c in read_cells(folder) if c.scheme == "pre_norm" and c.config.train.seed == 0]
+    best, _ = best_rate(cells)
+    for cell in cells:
+        if cell.config.train.lr == best:
+            cell.summary["status"] = "diverged"
+    other, table = best_rate(cells)
+    assert other != best
+    assert [r["diverged"] for r in table if r["lr"] == best] == [1]
+
+
+def test_schemes_with_options():
+    assert (
+        label(parse_scheme("block-attn-res(blocks=2, inner=peri_norm)")) == "block_attn_res(inner=peri_norm, blocks=2)"
+    )
+    with pytest.raises(ConfigError, match="did you mean 'pre_norm'"):
+        request(schemes=("pre_nrm",))
+    with pytest.raises(ConfigError, match="given twice"):
+        request(schemes=("pre_norm", "pre-norm"))
+    with pytest.raises(ConfigError, match="key=value"):
+        parse_scheme("block_attn_res(blocks)")
+
+
+def test_budgets(monkeypatch):
+    assert [seconds(t) for t in ("90", "90s", "10m", "1.5h")] == [90, 90, 600, 5400]
+    with pytest.raises(ConfigError, match="written like 90s, 10m or 2h"):
+        seconds("ten minutes")
+    with pytest.raises(ConfigError, match="less than one step of 4 x 8 = 32 tokens"):
+        settle_steps(request(tokens=31), workers=1)
+    with pytest.raises(ConfigError, match="either tokens"):
+        request(budget="1m")
+    monkeypatch.setattr(module, "estimate_cost", lambda config: (2.0, 10.0))
+    assert settle_steps(request(tokens=None, budget="1m"), workers=1) == 25
+    assert settle_steps(request(tokens=None, budget="1m"), workers=2) == int((120 * module.PARALLEL - 10) / 2)
+    with pytest.raises(ConfigError, match=r"budget: 5s is too small for one step of each of the 8 runs, .* about 12 s"):
+        settle_steps(request(tokens=None, budget="5s"), workers=1)
+
+
+def test_time_budget_is_measured():
+    steps = settle_steps(request(tokens=None, budget="20s"), workers=1)
+    assert steps > 1

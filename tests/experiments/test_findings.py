@@ -1,0 +1,99 @@
+"""Sentences from made-up numbers: each says what its test supports and nothing more."""
+
+import math
+
+import pytest
+
+from normlab.experiments.findings import _claim, answer, gradient_centre, magnitude_growth, prune_cost, statement
+from normlab.experiments.statistics import Paired, paired
+
+
+def row(name, losses, base=None, **changes):
+    known = [v for v in losses if v is not None]
+    differences = [a - b for a, b in zip(losses, base, strict=True)] if base else [0.0] * len(losses)
+    values = {
+        "scheme": name, "mean": sum(known) / len(known) if known else None, "losses": dict(enumerate(losses)), "lr": 1e-3,
+        "diverged": len(losses) - len(known), "at_edge": None, "tokens_per_second": 100.0,
+        "difference": paired([d for d in differences if d is not None]) if known else Paired(0, None),
+    }  # fmt: skip
+    return {**values, **changes}
+
+
+BASE = [2.0, 2.1, 2.2]
+
+
+def test_a_difference_that_the_seeds_support():
+    base = row("pre_norm", BASE)
+    text = statement(row("peri_norm", [1.90, 2.01, 2.09], BASE), base)
+    assert text.startswith("peri_norm ends 0.1000 below pre_norm (95 % interval -0.12")
+    assert "paired over 3 seeds, p = 0.0033" in text
+
+
+def test_no_difference_found():
+    text = statement(row("keel", [1.9, 2.2, 2.21], BASE), row("pre_norm", BASE))
+    assert text.startswith("No difference found between keel and pre_norm: +0.0033")
+    assert "with 3 seeds, differences below about 0.2" in text
+
+
+def test_suggested_is_not_established():
+    test = Paired(2, -0.3, -0.47, -0.12, p=0.03, adjusted=0.09)
+    text = statement(row("keel", [1.7, 1.8], [2.0, 2.1], difference=test), row("pre_norm", [2.0, 2.1]))
+    assert text.startswith("keel ends 0.3000 below pre_norm")
+    assert "suggested, but not established" in text
+    rows = [row("keel", [1.7, 1.8], [2.0, 2.1], difference=test), row("pre_norm", [2.0, 2.1])]
+    said = answer({"schemes": rows, "baseline": "pre_norm", "setting": {"depth": 4, "dim": 8, "tokens": 10}})
+    assert "a difference suggested but not established for keel" in said[1]
+    assert "no difference" not in said[1]
+
+
+def test_one_seed_establishes_nothing():
+    text = statement(row("keel", [1.0], [2.0]), row("pre_norm", [2.0]))
+    assert "one pair allows no test, so nothing is established" in text
+
+
+def test_divergence_and_edges_are_said():
+    base = row("pre_norm", BASE)
+    assert statement(row("no_norm", [None] * 3), base) == "no_norm diverged at every learning rate that was tried."
+    assert "the highest one tried" in statement(row("keel", BASE, BASE, at_edge="highest"), base)
+
+
+def test_answer_has_three_sentences():
+    base = row("pre_norm", BASE, tokens_per_second=200.0)
+    rows = [
+        row("peri_norm", [1.90, 2.01, 2.09], BASE),
+        base,
+        row("keel", [1.9, 2.2, 2.3], BASE),
+        row("no_norm", [None] * 3),
+    ]
+    setting = {"depth": 4, "dim": 8, "tokens": 1000}
+    one, two, three = answer({"schemes": rows, "baseline": "pre_norm", "setting": setting})
+    assert (
+        one
+        == "At 4 layers of width 8, 1,000 training tokens and 3 seeds, peri_norm has the lowest held-out loss, 2.0000."
+    )
+    assert two == ("The paired test over seeds finds: peri_norm better than pre_norm; no difference from pre_norm found for "
+                   "keel; no_norm diverged.")  # fmt: skip
+    assert three == "For each token, peri_norm, the slowest, takes 2.00 times as long as pre_norm."
+
+
+@pytest.mark.parametrize(
+    ("values", "sign", "verdict"),
+    [
+        ([1.0, 1.1, 0.9], 1, "confirmed"),
+        ([1.0, 1.1, 0.9], -1, "refuted"),
+        ([1.0, 1.1, 0.9], 0, "confirmed"),
+        ([1.0, -1.1, 0.9], 1, "undecided"),
+        ([1.0], 1, "undecided"),
+        ([], 1, "undecided"),
+    ],
+)
+def test_claims_are_confirmed_refuted_or_undecided(values, sign, verdict):
+    assert _claim("x", "y", values, sign)["verdict"] == verdict
+
+
+def test_the_numbers_of_the_claims():
+    assert magnitude_growth({"magnitude": [1.0] * 4 + [2.0] * 4 + [math.e] * 2}) == pytest.approx(1.0)
+    assert gradient_centre({"gradient_share": [1.0, 0.0, 0.0]}) == -0.5
+    assert gradient_centre({"gradient_share": [0.25] * 4}) == pytest.approx(0)
+    assert prune_cost({"prune": [1.0, 1.5, 3.0], "skip": [0.1] * 8}) == 2.0
+    assert magnitude_growth({}) is gradient_centre({}) is prune_cost({}) is None

@@ -1,0 +1,200 @@
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from normlab.cli import run as cli
+from normlab.errors import ConfigError, InputError
+from normlab.experiments.lengthgen import Lengthgen, default_lengths, summarise
+from normlab.experiments.run import RunConfig, build, run
+from normlab.experiments.set_complement import verify
+from normlab.tasks import task
+
+SMALL = ["lengthgen", "--set", "vocab=8", "--schemes", "pre_norm,post-norm", "--seeds", "2", "--steps", "20", "--batch", "4",
+         "--train-length", "4", "--workers", "1"]  # fmt: skip
+
+
+def call(*arguments):
+    return cli([str(a) for a in arguments])
+
+
+def test_json_has_every_scheme_seed_weights_and_length(tmp_path, capsys):
+    assert call(*SMALL, "--out", tmp_path, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    keys = {(r["scheme"], r["seed"], r["weights"], r["length"]) for r in result["rows"]}
+    assert len(keys) == len(result["rows"]) == 2 * 2 * 3 * len(result["config"]["test_lengths"])
+    for row in result["rows"]:
+        assert 0 <= row["tv"] <= 1
+        assert 0 <= row["auc"] <= 1
+        assert 0 <= row["illegal_mass"] <= 1
+    raw, ema = ([r["tv"] for r in result["rows"] if r["weights"] == kind] for kind in ("raw", "ema"))
+    assert raw != ema
+    rows = list(csv.DictReader((tmp_path / "lengthgen.csv").read_text().splitlines()))
+    assert [float(r["tv"]) for r in rows] == pytest.approx([r["tv"] for r in result["rows"]])
+    assert {(r["scheme"], r["stopped early"]) for r in result["stability"]} == {("pre_norm", 0), ("post_norm", 0)}
+    log = [
+        json.loads(x) for s in (0, 1) for x in (tmp_path / f"pre_norm-nope-seed{s}/log.jsonl").read_text().splitlines()
+    ]
+    assert result["stability"][0]["largest"] == max(r["grad_norm"] for r in log if r["kind"] == "train")
+    page = (tmp_path / "report.html").read_text()
+    assert "Total variation" in page
+    assert (tmp_path / "pre_norm-nope-seed0" / "config.yaml").exists()
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")}
+    assert call(*SMALL, "--out", tmp_path, "--json") == 0  # the second time nothing is trained
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")} == before
+    assert json.loads(capsys.readouterr().out) == result
+
+
+def test_theory_compares_a_finished_run(tmp_path, capsys):
+    assert call(*SMALL, "--out", tmp_path, "--seeds", "1", "--schemes", "post_norm", "--json") == 0
+    capsys.readouterr()
+    assert call("theory", "set-complement", "--vocab", "16", "--run", tmp_path / "post_norm-nope-seed0", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert all(claim["holds"] for claim in result["claims"])
+    assert len(result["trained"]["findings"]) == 3
+    assert call("theory", "set-complement", "--run", tmp_path / "none") == 2
+    assert "is not a finished run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_kill_9_of_two_workers_then_rerun(tmp_path):
+    arguments = [sys.executable, "-m", "normlab", *SMALL, "--workers", "2", "--steps", "300", "--json", "--out"]
+    whole = subprocess.run([*arguments, str(tmp_path / "whole")], capture_output=True, check=True)
+    process = subprocess.Popen(
+        [*arguments, str(tmp_path / "cut")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not list((tmp_path / "cut").glob("*/checkpoint/step-*")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    again = subprocess.run([*arguments, str(tmp_path / "cut")], capture_output=True, check=True)
+    a, b = json.loads(whole.stdout), json.loads(again.stdout)
+    assert a["rows"] == b["rows"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--train-length", "32"], "at most 31 distinct tokens"),
+        (["--task", "set-complment"], "did you mean 'set_complement'"),
+        (["--test-lengths", "8,x"], "whole numbers"),
+        (["--test-lengths", "40"], "at most 31 distinct tokens"),
+        (["--schemes", "pre_nrm"], "did you mean 'pre_norm'"),
+        (["--fixes", "ssmx"], "did you mean 'ssmax'"),
+        (["--seeds", "0"], "seeds"),
+        (["--steps", "0"], "steps"),
+        (["--positions", "rope"], "no positions by definition"),
+        (["--preset", "tiny"], "'tiny' is not one of"),
+        (["--set", "vocab"], "key=value"),
+        (["--task", "text", "--set", "path=/nowhere"], "cannot read the text file"),
+        (["--preset", "two-layer", "--positions", "learned", "--max-length", "8", "--test-lengths", "16"],
+         "16 is beyond the table of 8 learned positions"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(tmp_path, capsys, arguments, says):
+    assert call("lengthgen", "--out", tmp_path, *arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
+    assert not list(tmp_path.glob("*/log.jsonl"))
+
+
+def small(**options) -> Lengthgen:
+    defaults = {"task": task("dyck"), "preset": "two_layer", "train_length": 8, "test_lengths": (8, 16), "steps": 3}
+    return Lengthgen(**{**defaults, **options})
+
+
+def test_cells_cover_the_product_and_fixes_reach_the_model():
+    config = small(fixes=("none", "ssmax", "adaptive", "head_norm"), positions=("nope", "rope"), seeds=2)
+    cells = config.cells()
+    assert len(cells) == 4 * 4 * 2 * 2
+    assert cells["pre_norm-ssmax-rope-seed1"].model.softmax == "ssmax"
+    assert cells["post_norm-head_norm-nope-seed0"].model.head_norm
+    assert RunConfig.from_yaml(cells["pre_norm-ssmax-rope-seed1"].to_yaml()) == cells["pre_norm-ssmax-rope-seed1"]
+
+
+def test_small_cells_are_stacked_and_equal_separate_ones(tmp_path, capsys):
+    arguments = [*SMALL, "--schemes", "post_norm", "--seeds", "8", "--json", "--out"]
+    assert call(*arguments, tmp_path / "stacked") == 0
+    seen = capsys.readouterr()
+    assert "stacked, since an activation has 112 numbers" in seen.err
+    stacked = json.loads(seen.out)
+    assert {r["how"] for r in stacked["runs"].values()} == {"stacked"}
+    assert call("theory", "set-complement", "--run", tmp_path / "stacked/post_norm-nope-seed2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["trained"]["scheme"] == "post_norm"
+    assert call(*arguments, tmp_path / "apart", "--seeds", "1", "--seed", "3") == 0
+    apart = json.loads(capsys.readouterr().out)
+    assert {r["how"] for r in apart["runs"].values()} == {"separate"}
+    for row in apart["rows"]:
+        keys = ("seed", "weights", "length")
+        (same,) = (r for r in stacked["rows"] if all(r[k] == row[k] for k in keys))
+        assert same["tv"] == pytest.approx(row["tv"], abs=1e-4)
+
+
+def test_scoring_on_a_deeper_task(tmp_path, capsys):
+    arguments = ["lengthgen", "--task", "dyck", "--preset", "two-layer", "--dim", "8", "--schemes", "peri_norm", "--seeds",
+                 "1", "--steps", "5", "--batch", "4", "--test-lengths", "8", "--workers", "1", "--json"]  # fmt: skip
+    assert call(*arguments, "--out", tmp_path / "same") == 0
+    same = json.loads(capsys.readouterr().out)["rows"]
+    assert call(*arguments, "--test-set", "depth=5", "--out", tmp_path / "deep") == 0
+    deep = json.loads(capsys.readouterr().out)["rows"]
+    assert [r["tv"] for r in same] != [r["tv"] for r in deep]
+    assert call(*arguments, "--test-set", "pairs=3", "--out", tmp_path / "other") == 2
+    assert "7 tokens are not the 5 of the training task" in capsys.readouterr().err
+
+
+def test_another_configuration_in_the_folder_is_refused(tmp_path):
+    config = next(iter(small().cells().values()))
+    run(config, tmp_path, quiet=True)
+    other = config.replace(train=config.train.replace(lr=0.5))
+    with pytest.raises(ConfigError, match=r"another configuration \(different: train.lr\)"):
+        run(other, tmp_path, quiet=True)
+
+
+def test_two_processes_in_one_run_are_refused(tmp_path, monkeypatch):
+    import fcntl
+
+    from normlab.experiments import run as module
+
+    monkeypatch.setattr(module, "PATIENCE", 0)
+    with open(tmp_path / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another process is working"):
+            run(next(iter(small().cells().values())), tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize("name", ["max_retrieval", "tomita", "dyck"])
+def test_every_task_runs_through(tmp_path, name):
+    config = next(iter(small(task=task(name), test_count=8).cells().values()))
+    summary = run(config, tmp_path, quiet=True)
+    assert summary["status"] == "finished"
+    assert summary["weights"]["bema"]["16"]["tv"] > 0
+    assert build(config).embedding(task(name).sample(2, 4, __import__("torch").Generator()).tokens).shape == (2, 4, 64)
+
+
+def test_summaries_are_medians_with_ranges():
+    rows = [
+        {
+            "positions": "nope",
+            "fix": "none",
+            "scheme": "a",
+            "weights": "raw",
+            "length": 4,
+            "status": "finished",
+            "tv": tv,
+        }
+        for tv in (0.5, 0.1, 0.3)
+    ]
+    rows[0]["status"] = "diverged"
+    (line,) = summarise(rows)
+    assert (line["tv"], line["tv_low"], line["tv_high"], line["diverged"], line["seeds"]) == (0.3, 0.1, 0.5, 1, 3)
+
+
+def test_default_lengths_and_claims():
+    assert default_lengths(task("set_complement", vocab=32), 8) == (1, 2, 4, 8, 16, 23, 31)
+    assert default_lengths(task("dyck"), 20) == (10, 20, 40, 80)
+    assert all(row["holds"] for row in verify(9))

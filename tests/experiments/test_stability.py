@@ -1,0 +1,105 @@
+"""The criteria on made-up losses, the search on made-up edges, and a small map for real."""
+
+import json
+import math
+
+import pytest
+from tiny import Here
+
+from normlab.errors import ConfigError
+from normlab.experiments.stability import (
+    StabilityConfig,
+    analyse,
+    bracket,
+    gradient_spikes,
+    judge,
+    next_rate,
+    stability,
+)
+from normlab.experiments.stability_page import build
+from normlab.experiments.sweep import Sweep, read_cells
+from normlab.tasks import task
+
+DESCENT = [5 * math.exp(-i / 30) + 1 for i in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        (DESCENT, "stable"),
+        ([*DESCENT[:50], 40.0, 30.0, 9.0, *DESCENT[53:]], "stable"),  # a spike that came back
+        ([*DESCENT[:50], *[4.5] * 50], "spike"),
+        ([*DESCENT[:50], *[7.0] * 50], "above"),
+        ([*DESCENT[:50], None], "nan"),
+        ([*DESCENT[:50], math.nan], "nan"),
+        ([], "nan"),
+    ],
+)
+def test_criteria(losses, expected):
+    assert judge(losses) == expected
+    assert judge(losses, "diverged") == "nan"
+
+
+def test_gradient_spikes():
+    assert gradient_spikes([1.0] * 50) == 0
+    assert gradient_spikes([1.0] * 20 + [5.0] + [1.0] * 20 + [9.0] + [1.0] * 5) == 2
+    assert gradient_spikes([1.0] * 20 + [None]) == 1
+
+
+@pytest.mark.parametrize("edge", [3e-5, 2.4e-3, 0.0301, 0.7, 4.0])
+def test_the_search_brackets_any_edge(edge):
+    stable = {lr: lr < edge for lr in (1e-3, 1e-2, 1e-1)}
+    while (rate := next_rate(stable, 1.5)) is not None:
+        assert rate not in stable
+        stable[rate] = rate < edge
+    below, above = bracket(stable)
+    assert below < edge <= above
+    assert above / below <= 1.5 * 1.01
+    assert len(stable) <= 10, "a dense grid would need over forty"
+
+
+def test_the_search_ends_where_there_is_no_edge():
+    for always in (True, False):
+        stable = dict.fromkeys((1e-3, 1e-2), always)
+        while (rate := next_rate(stable, 2.0)) is not None:
+            stable[rate] = always
+        assert bracket(stable)[int(always)] is None
+
+
+def test_an_island_above_the_first_unstable_rate_is_not_the_region():
+    assert bracket({1e-3: True, 1e-2: False, 1e-1: True}) == (1e-3, 1e-2)
+
+
+def request(**changes):
+    values = {"schemes": ("no_norm", "pre_norm"), "depths": (2,), "dim": 16, "heads": 2, "batch": 4, "length": 8,
+              "task": task("tomita", number=4), "steps": 20, "warmups": (0, 5), "lrs": (1e-2, 10.0), "factor": 40.0,
+              "clip": None}  # fmt: skip
+    return StabilityConfig(**{**values, **changes})
+
+
+def test_a_small_map(tmp_path):
+    sweep = Sweep(tmp_path, Here(), quiet=True)
+    result = stability(request(), sweep)
+    assert [(r["scheme"], r["depth"]) for r in result["regions"]] == [("no_norm", 2), ("pre_norm", 2)]
+    for region in result["regions"]:
+        assert [line["warmup"] for line in region["warmups"]] == [0, 5]
+        for line in region["warmups"]:
+            if line["edge"] is not None and line["unstable_from"] is not None:
+                assert line["unstable_from"] / line["edge"] <= 40.1
+    assert len(result["cells"]) == len(list(tmp_path.glob("*/summary.json")))
+    count = len(result["cells"])
+    assert json.dumps(stability(request(), sweep)) == json.dumps(result)
+    assert len(read_cells(tmp_path)) == count
+    assert json.dumps(analyse(read_cells(tmp_path))) == json.dumps(result)
+    page = build(result).render()
+    assert "no_norm at 2 layers" in page
+    assert "nan" in result["criteria"]
+
+
+def test_bad_requests():
+    with pytest.raises(ConfigError, match="90 steps of warm-up do not fit into 20"):
+        request(warmups=(0, 90)).check()
+    with pytest.raises(ConfigError, match="two or more different positive rates"):
+        request(lrs=(1e-3,))
+    with pytest.raises(ConfigError, match="did you mean"):
+        request(schemes=("pre_nom",))

@@ -1,0 +1,76 @@
+"""torchrun with two gloo processes against one process on the same global batch, for real."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from normlab.experiments.cell import CellConfig, MeasureConfig, summary
+from normlab.model import TransformerConfig
+from normlab.tasks import task
+from normlab.training import Schedule, TrainConfig
+from normlab.training.record import read_log
+
+# One float32 step reorders sums; Adam's first steps divide by small second moments, which lets that grow a little.
+TOLERANCE = 2e-4
+STEPS, HALF = 8, 4
+
+
+def config(scheme):
+    job = task("tomita", number=4)
+    return CellConfig(
+        model=TransformerConfig(vocab_size=job.vocab_size, dim=16, depth=2, heads=2, scheme=scheme),
+        task=job,
+        train=TrainConfig(
+            steps=STEPS, batch=4, length=8, lr=3e-3, schedule=Schedule(warmup=2), log_every=1, checkpoint_every=HALF
+        ),
+        measure=MeasureConfig(validations=2, curve_sequences=8, sequences=8, layers=(), prune=False),
+    )
+
+
+def train(path, out, *, processes=1, strategy="ddp"):
+    command = [sys.executable, "-m", "normlab"]
+    if processes > 1:
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m", "normlab"]
+        command = [sys.executable, "-m", *launcher]
+    command += ["train", str(path), "--out", str(out), "--strategy", strategy, "--device", "cpu", "--json"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def losses(out):
+    return [record["loss"] for record in read_log(out / "log.jsonl", "train")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("scheme", ["pre_norm", "block_attn_res"])
+def test_two_processes_train_as_one(scheme, strategy, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(config(scheme).to_yaml())
+    alone = train(path, tmp_path / "one")
+    together = train(path, tmp_path / "two", processes=2, strategy=strategy)
+    assert together["processes"] == 2
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=TOLERANCE)
+    assert together["validation"] == pytest.approx(alone["validation"], rel=TOLERANCE)
+    norms = [[r["grad_norm"] for r in read_log(tmp_path / n / "log.jsonl", "train")] for n in ("one", "two")]
+    assert norms[0] == pytest.approx(norms[1], rel=20 * TOLERANCE)
+    _go_on(path, tmp_path, "two", "one again", processes=1)
+    _go_on(path, tmp_path, "one", "two again", processes=2, strategy=strategy)
+
+
+def _go_on(path, root, source, target, **how):
+    """Continue from the checkpoint in the middle of a run with another number of processes: the same end."""
+    shutil.copytree(root / source, root / target)
+    (root / target / "summary.json").unlink()
+    shutil.rmtree(root / target / "checkpoint" / f"step-{STEPS:09d}")
+    train(path, root / target, **how)
+    assert losses(root / target)[:HALF] == losses(root / source)[:HALF]
+    assert losses(root / target) == pytest.approx(losses(root / source), rel=TOLERANCE)
+    assert len(losses(root / target)) == STEPS
+    assert summary(root / target)["validation"] == pytest.approx(summary(root / source)["validation"], rel=TOLERANCE)
