@@ -179,6 +179,7 @@ def _ddp_worker(rank, world, folder):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_ddp_reports_the_reduced_gradient_on_every_rank(tmp_path):
     torch.multiprocessing.spawn(_ddp_worker, (2, tmp_path), nprocs=2)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
