@@ -25,8 +25,10 @@ from torch import Tensor, nn
 from normlab.errors import ConfigError, ContractError, UnsupportedError, unknown
 from normlab.model import Transformer, TransformerConfig
 from normlab.schemes import SCHEMES, Frame, SchemeConfig, lookup, make_sites, scheme
+from normlab.tasks.contract import check_task
 
 VOCABULARY = 29
+__all__ = ["CHECKS", "check_data_parallel", "check_scheme", "check_task", "measure_growth"]
 Check = Callable[[SchemeConfig], None]
 CHECKS: dict[str, Check] = {}
 
