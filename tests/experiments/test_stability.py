@@ -8,7 +8,9 @@ from tiny import Here
 
 from normlab.errors import ConfigError
 from normlab.experiments.stability import (
+    NUMBERS,
     StabilityConfig,
+    _claim,
     analyse,
     bracket,
     gradient_spikes,
@@ -68,6 +70,25 @@ def test_the_search_ends_where_there_is_no_edge():
 
 def test_an_island_above_the_first_unstable_rate_is_not_the_region():
     assert bracket({1e-3: True, 1e-2: False, 1e-1: True}) == (1e-3, 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "gains", "verdict"),
+    [
+        ("post_norm", [0.5, 0.6, 0.55], "confirmed"),
+        ("post_norm", [0.01, -0.01, 0.0], "refuted"),
+        ("post_norm", [0.5, -0.6, 0.1], "undecided"),
+        ("pre_norm", [0.5, 0.6, 0.55], "refuted"),
+        ("pre_norm", [0.01, -0.01, 0.0], "confirmed"),
+        ("pre_norm", [0.5], "undecided"),
+    ],
+)
+def test_who_needs_warm_up(scheme, gains, verdict):
+    without, with_ = dict(enumerate(3.0 + gain for gain in gains)), dict.fromkeys(range(len(gains)), 3.0)
+    lines = [{"warmup": 0, "best_per_seed": without}, {"warmup": 9, "best_per_seed": with_}]
+    claim = _claim({"scheme": scheme, "depth": 4, "steps": 50, "warmups": lines}, *NUMBERS[1])
+    assert claim["verdict"] == verdict
+    assert claim["values"] == pytest.approx(gains)
 
 
 def request(**changes):

@@ -75,7 +75,6 @@ def show(result: dict[str, Any], page: Path) -> None:
         screen.print(sentence, markup=False)
     screen.print(table(summary_rows(result)))
     for claim in result["claims"]:
-        screen.print(
-            f"{claim['verdict']:>9}: {claim['claim']} ({claim['mean']:+.3g} octaves, n = {claim['n']})", markup=False
-        )
+        mean = "no seed" if claim["mean"] is None else f"{claim['mean']:+.3g} {claim['number']}, n = {claim['n']}"
+        screen.print(f"{claim['verdict']:>9}: {claim['claim']} ({mean})", markup=False)
     screen.print(f"\nReport: {page}", markup=False)

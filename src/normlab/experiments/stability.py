@@ -38,6 +38,12 @@ LOST = 0.25
 SPIKE = 4.0  # a gradient norm this many times the median of the steps before it
 LOWEST, HIGHEST = 1e-7, 10.0
 USABLE = 0.1  # nats above the best loss of the scheme
+NEEDS = {"post_norm": True, "pre_norm": False}  # what the field says of warm-up at depth
+# (what the number is, where it is, below what gain warm-up counts as not needed)
+NUMBERS = (
+    ("octaves by which the most warm-up raises the stable edge", "edge_per_seed", 1.0),
+    ("nats by which the most warm-up lowers the best loss", "best_per_seed", USABLE),
+)
 
 
 class StabilityConfig(Config):
@@ -226,13 +232,17 @@ def _region(scheme: str, depth: int, rows: list[dict[str, Any]]) -> dict[str, An
             seed: bracket({r["lr"]: r["verdict"] == "stable" for r in here if r["seed"] == seed})[0]
             for seed in sorted({r["seed"] for r in here})
         }
+        best_per_seed = {
+            seed: min((r["loss"] for r in here if r["seed"] == seed and r["verdict"] == "stable"), default=None)
+            for seed in per_seed
+        }
         lines.append({
-            "warmup": warmup, "edge": below, "unstable_from": above,
+            "warmup": warmup, "best_per_seed": best_per_seed, "edge": below, "unstable_from": above,
             "best_loss": min((p["loss"] for p in known), default=None),
             "usable": [min(usable), max(usable)] if usable else None, "edge_per_seed": per_seed, "points": points,
         })  # fmt: skip
     widest = max(lines, key=lambda line: (line["edge"] or 0.0, -line["warmup"]))
-    return {"scheme": scheme, "depth": depth, "warmups": lines, "widest": widest["warmup"]}
+    return {"scheme": scheme, "depth": depth, "steps": rows[0]["steps"], "warmups": lines, "widest": widest["warmup"]}
 
 
 def _sentence(region: dict[str, Any]) -> str:
@@ -252,33 +262,31 @@ def _show(value: float | None) -> str:
 
 
 def _claims(regions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Post-Norm needs warm-up at depth and Pre-Norm does not: by how much warm-up moves the edge, in octaves."""
+    """Post-Norm needs warm-up at depth and Pre-Norm does not, by two numbers: where the edge lies, and the best loss."""
     found = []
-    for depth in sorted({region["depth"] for region in regions}):
-        gains = {r["scheme"]: _gain(r) for r in regions if r["depth"] == depth}
-        for name, sign in (("post_norm", 1), ("pre_norm", 0)):
-            values = list(gains.get(name, {}).values())
-            if not values:
-                continue
-            test = paired(values)
-            moved = test.significant and test.mean is not None and test.mean > 0
-            text = "needs warm-up" if sign else "does not need warm-up"
-            outcome = "undecided" if len(values) < 2 else "confirmed" if moved == bool(sign) else "refuted"
-            if not sign and outcome == "confirmed" and test.high is not None and test.high > 1:
-                outcome = "undecided"  # an effect of a factor of two is not excluded
-            if sign and not test.significant:
-                outcome = "undecided"
-            found.append({"claim": f"{name} {text} at {depth} layers", "verdict": outcome, "values": values,
-                          "number": "octaves by which the most warm-up moves the stable edge", **test.to_dict()})  # fmt: skip
-    return found
+    for region in regions:
+        if region["scheme"] in NEEDS:
+            found += [_claim(region, *number) for number in NUMBERS]
+    return [claim for claim in found if claim is not None]
 
 
-def _gain(region: dict[str, Any]) -> dict[int, float]:
+def _claim(region: dict[str, Any], number: str, key: str, margin: float) -> dict[str, Any] | None:
     first, last = region["warmups"][0], region["warmups"][-1]
     if first["warmup"] != 0 or last["warmup"] == 0:
-        return {}
-    a, b = first["edge_per_seed"], last["edge_per_seed"]
-    return {seed: math.log2(b[seed] / a[seed]) for seed in a if a.get(seed) and b.get(seed)}
+        return None
+    without, with_ = first[key], last[key]
+    both = [seed for seed in without if without[seed] is not None and with_.get(seed) is not None]
+    gain = (lambda a, b: math.log2(b / a)) if key == "edge_per_seed" else (lambda a, b: a - b)
+    values = [gain(without[seed], with_[seed]) for seed in both]
+    test, needs = paired(values), NEEDS[region["scheme"]]
+    helps = test.significant and test.mean is not None and test.mean > 0
+    if needs:
+        outcome = "confirmed" if helps else "refuted" if test.high is not None and test.high < margin else "undecided"
+    else:
+        outcome = "refuted" if helps else "confirmed" if test.high is not None and test.high < margin else "undecided"
+    where = f"at {region['depth']} layers, in {region['steps']} steps"
+    text = f"{region['scheme']} {'needs' if needs else 'does not need'} warm-up {where}"
+    return {"claim": text, "verdict": outcome, "values": values, "number": number, **test.to_dict()}
 
 
 __all__ = ["StabilityConfig", "analyse", "bracket", "gradient_spikes", "judge", "next_rate", "stability"]
