@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -128,9 +129,9 @@ class Streams(Scheme):
         # The head sees a sum of n streams: see Scheme.input_scales.
         self.final = frame.new_norm(eps=frame.eps * config.streams**2)
 
+    @abstractmethod
     def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
         """pre [..., n], post [..., n] and res [..., n, n], in float32 or better."""
-        raise NotImplementedError
 
     def open(self, x: Tensor) -> Tensor:
         return self._source(x).unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1])
