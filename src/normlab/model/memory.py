@@ -54,7 +54,7 @@ def attention_bytes(model: Transformer, length: int) -> float:
     """Saved by one attention branch for one token, its input left out (it is the scheme's).
 
     The product q, k, v; the turned q and k under RoPE; the heads' output and its statistics. The attention matrix is
-    not kept (SDPA recomputes it), except by the adaptive softmax: logits and two softmaxes. Dropout is not counted.
+    not kept (SDPA recomputes it), except by the adaptive softmax: logits, masked too, and two softmaxes. No dropout.
     """
     config, demands, dtype = model.config, model.config.scheme.demands(), model.embedding.weight.dtype
     q = config.heads * config.size_of_head
@@ -74,7 +74,7 @@ def attention_bytes(model: Transformer, length: int) -> float:
     total += dtype.itemsize * q if config.softmax == "ssmax" else 0
     if config.softmax == "adaptive":
         copied = dtype.itemsize if dtype.itemsize < STATISTICS else 0
-        return total + config.heads * length * (3 * STATISTICS + copied)
+        return total + config.heads * length * (4 * STATISTICS + copied)
     return total + STATISTICS * config.heads
 
 
