@@ -57,8 +57,9 @@ def test_compiled_equals_the_general_model(scheme):
 
 def test_members_follow_separate_runs_on_the_fast_path(tmp_path):
     ground = task("set_complement", vocab=V)
-    configs = [TrainConfig(steps=80, batch=4, length=6, log_every=1, seed=s, lr=3e-3, schedule={"warmup": 5})
-               for s in range(2)]
+    configs = [
+        TrainConfig(steps=80, batch=4, length=6, log_every=1, seed=s, lr=3e-3, schedule={"warmup": 5}) for s in range(2)
+    ]
     ensemble = Ensemble([model(c.seed) for c in configs], ground, configs, tmp_path / "all", quiet=True)
     assert ensemble.fast is not None
     ensemble.run()

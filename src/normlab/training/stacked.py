@@ -57,7 +57,9 @@ class StackedMinimal:
 
     @torch.no_grad()
     def __call__(self, flat: Tensor, tokens: Tensor, targets: Tensor, law: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.program(flat.detach(), tokens, targets, law.to(flat.dtype) if self.exact and law is not None else None)
+        return self.program(
+            flat.detach(), tokens, targets, law.to(flat.dtype) if self.exact and law is not None else None
+        )
 
 
 def stacked_program(models: Sequence[nn.Module], task: Task, steps: int) -> StackedMinimal | None:
