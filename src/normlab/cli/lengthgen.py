@@ -91,6 +91,14 @@ def register(app: typer.Typer) -> None:
 _OWN = ("context", "experiment", "workers", "out", "device", "json")
 
 
+def lengthgen_defaults() -> dict[str, Any]:
+    """The command's options as they are when nothing is given."""
+    from normlab.cli import app
+
+    command: Any = typer.main.get_command(app)
+    return {p.name: p.default for p in command.commands["lengthgen"].params if p.name not in _OWN}
+
+
 def _is_explicit(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"

@@ -36,6 +36,7 @@ from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program,
 # but it is one thread: it has to beat one worker a core, so it is chosen only where it is three times as fast.
 STACK_BELOW = 2_048
 STACK_FROM = 8
+FAST_BELOW = 32_768  # the compiled fast path: beyond it one member fills the cache, and each is better off alone
 SHARED = ("steps", "batch", "length", "schedule", "betas", "eps", "accumulate", "precision", "average", "log_every",
           "evaluate_every", "checkpoint_every", "diverged_above", "patience")  # fmt: skip
 
@@ -44,12 +45,12 @@ SHARED = ("steps", "batch", "length", "schedule", "betas", "eps", "accumulate", 
 class Choice:
     how: Literal["stacked", "separate"]
     why: str
+    members: int | None = None
+    """Of one program, where it serves fewer than all; None: all."""
 
 
 def choose(models: Sequence[nn.Module], config: TrainConfig) -> Choice:
     """Stacked or separate, by shape."""
-    if len(models) == 1:
-        return Choice("separate", "there is one model only")
     model = models[0]
     settings = getattr(model, "config", None)
     if getattr(settings, "dropout", 0.0) > 0:
@@ -58,8 +59,11 @@ def choose(models: Sequence[nn.Module], config: TrainConfig) -> Choice:
     if isinstance(scheme, Scheme) and type(scheme).after_step_ is not Scheme.after_step_:
         return Choice("separate", "the scheme changes the weights after each step")
     size = config.batch * config.length * getattr(settings, "dim", 1)
-    if stacks(model) and config.steps >= COMPILE_FROM and can_compile() and config.accumulate == 1:
-        return Choice("stacked", f"the minimal model's compiled fast path pays from {COMPILE_FROM} steps")
+    if stacks(model) and config.steps >= COMPILE_FROM and config.accumulate == 1 and can_compile():
+        words = f"the minimal model's compiled fast path pays from {COMPILE_FROM} steps"
+        return Choice("stacked", words, None if size <= FAST_BELOW else 1)
+    if len(models) == 1:
+        return Choice("separate", "there is one model only")
     if config.accumulate > 1 or config.precision != "float32":
         return Choice("separate", "accumulation and bfloat16 are for large models")
     if len(models) < STACK_FROM:

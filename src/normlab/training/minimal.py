@@ -105,7 +105,7 @@ class FastMinimal:
         if reason is not None:
             raise UnsupportedError(f"the fast path is for the minimal model only: {reason}")
         self.exact = exact
-        self.fused = torch.compile(whole, dynamic=False) if compiled else None
+        self.fused = torch.compile(whole, dynamic=False, options={"cpp_wrapper": True}) if compiled else None
         self._space: dict[Any, Tensor] = {}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
