@@ -9,7 +9,7 @@ from normlab.theory import set_complement as theory
 @pytest.mark.parametrize("c", [1.0, 7.3, 40.0])
 def test_a_displacement_is_lost_at_the_stated_length(dtype, c):
     first = precision.lost_from(c, dtype)
-    assert precision.resolved(c / (first - 1), dtype)
+    assert precision.resolved(c / (0.99 * first), dtype)  # not first - 1: torch rounds float64 to half in two steps
     assert not precision.resolved(c / first, dtype)
 
 
