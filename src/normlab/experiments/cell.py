@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -27,7 +28,7 @@ from typing_extensions import Self
 from normlab.config import Config
 from normlab.errors import ConfigError, InputError
 from normlab.experiments import memory
-from normlab.experiments.measures import layer_measures
+from normlab.experiments.measures import context_free_loss, layer_measures
 from normlab.files import write_text
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import Batch, Task, Text, from_dict
@@ -116,6 +117,10 @@ class CellConfig(Config):
             found.add(max(schedule.warmup, round(steps * (1 - schedule.decay))))
         return {step for step in found if step > 0}
 
+    @property
+    def held_out_batch(self) -> int:
+        return max(self.train.batch, self.measure.layer_sequences)
+
     def layer_steps(self) -> set[int]:
         return {round(self.train.steps * share) for share in self.measure.layers}
 
@@ -127,8 +132,9 @@ class CellTrainer(Trainer):
         super().__init__(model, config.task, config.train, folder, evaluate=self._final, quiet=quiet)
         self.cell = config
         self.transformer = model
-        self.held_out = _held_out(config, config.measure.sequences)
-        self.curve = _held_out(config, config.measure.curve_sequences)
+        shape = (config.held_out_batch, config.train.length)
+        self.held_out = _held_out(config.task, config.measure.sequences, *shape)
+        self.curve = _held_out(config.task, config.measure.curve_sequences, *shape)
         self._ends: list[float] = []
         self.validated, self.measured = config.validation_steps(), config.layer_steps()
         self._begun: float | None = None
@@ -174,6 +180,7 @@ class CellTrainer(Trainer):
         batch = self.task.sample(train.batch, train.length, torch.Generator().manual_seed(0))
         return {
             "validation": self._ends[0],  # of the raw weights, which are scored first
+            "context_free_loss": context_free_loss(self.held_out),
             "tokens": tokens * self.step,
             "tokens_per_second": tokens / step if step else None,
             "parameters": model.num_parameters(),
@@ -194,15 +201,35 @@ def _tensors(batch: Batch) -> tuple[torch.Tensor | None, ...]:
     return batch.tokens, batch.targets, batch.law
 
 
-def _held_out(config: CellConfig, count: int) -> list[Batch]:
-    """The same sequences for every cell of a comparison, in batches of the training size."""
+def _held_out(task: Task, count: int, size: int, length: int) -> list[Batch]:
+    """The same sequences for every cell of a comparison, in batches of `size`."""
     generator = torch.Generator().manual_seed(HELD_OUT_SEED)
-    exact = config.task.targets == "exact"
-    size, left, batches = max(config.train.batch, config.measure.layer_sequences), count, []
+    exact = task.targets == "exact"
+    left, batches = count, []
     while left > 0:
-        batches.append(config.task.held_out().sample(min(size, left), config.train.length, generator, law=exact))
+        batches.append(task.held_out().sample(min(size, left), length, generator, law=exact))
         left -= size
     return batches
+
+
+def context_free(config: CellConfig, found: dict[str, Any]) -> float | None:
+    """What no model that ignores the context can beat on this cell's held-out data, from its summary.
+
+    Older summaries lack it: then from the data, or None where they are gone.
+    """
+    if "context_free_loss" in found:
+        return found["context_free_loss"]
+    try:
+        return _context_free(
+            config.task.to_json(), config.measure.sequences, config.held_out_batch, config.train.length
+        )
+    except InputError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _context_free(task: str, count: int, size: int, length: int) -> float:
+    return context_free_loss(_held_out(from_dict(json.loads(task)), count, size, length))
 
 
 def build(config: CellConfig, *, device: str = "cpu") -> Transformer:
