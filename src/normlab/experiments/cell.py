@@ -14,34 +14,28 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 from typing_extensions import Self
 
 from normlab.config import Config
 from normlab.errors import ConfigError, InputError
 from normlab.experiments import memory
+from normlab.experiments.folder import AnyTask, differences, locked, summary
 from normlab.experiments.measures import context_free_loss, layer_measures
 from normlab.files import write_text
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import Batch, Task, Text, from_dict
 from normlab.training import TrainConfig, Trainer
 
-try:
-    import fcntl
-except ImportError:  # not on Windows; runs there are not guarded against a second process
-    fcntl = None  # type: ignore[assignment]
-
 FORMAT = 1
 HELD_OUT_SEED = 271828  # the same held-out windows for every scheme, learning rate and seed
-AnyTask = Annotated[SerializeAsAny[Task], BeforeValidator(lambda v: from_dict(v) if isinstance(v, dict) else v)]
 
 
 class MeasureConfig(Config):
@@ -120,6 +114,11 @@ class CellConfig(Config):
     @property
     def held_out_batch(self) -> int:
         return max(self.train.batch, self.measure.layer_sequences)
+
+    @property
+    def work(self) -> float:
+        """Tokens x layers: what a cell costs, up to a factor that the cells of a sweep share but for the scheme."""
+        return float(self.train.steps * self.train.batch * self.train.accumulate * self.train.length * self.model.depth)
 
     def layer_steps(self) -> set[int]:
         return {round(self.train.steps * share) for share in self.measure.layers}
@@ -245,7 +244,8 @@ def prepare(folder: str | Path, config: CellConfig) -> Path:
     if path.exists():
         there = CellConfig.from_file(path)
         if there != config:
-            changed = _differences(there.to_dict(), config.to_dict())
+            found = differences(there.to_dict(), config.to_dict())
+            changed = [f"{key} is {was!r} there and {now!r} here" for key, was, now in found]
             raise ConfigError(
                 f"{str(folder)!r} holds another run: {'; '.join(changed[:3])}. Give another --out, or delete that folder"
             )
@@ -261,17 +261,6 @@ def load(folder: str | Path) -> CellConfig:
     return CellConfig.from_file(path)
 
 
-def summary(folder: str | Path) -> dict[str, Any] | None:
-    """What a finished cell found, or None."""
-    path = Path(folder) / "summary.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{str(path)!r} is damaged ({error}); delete that file to run the cell again") from None
-
-
 def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True) -> dict[str, Any]:
     """Train the cell in this folder to its end, from wherever it stands, and return its summary."""
     folder = Path(folder)
@@ -283,28 +272,3 @@ def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu"
         if threads is not None:
             torch.set_num_threads(threads)
         return CellTrainer(build(config, device=device), config, folder, quiet=quiet).run()
-
-
-@contextmanager
-def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the right to write here. The system frees it when a process dies, however it dies."""
-    with open(folder / ".lock", "w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"another process is working in {str(folder)!r}; wait for it to end, or give another --out"
-                ) from None
-        yield
-
-
-def _differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> list[str]:
-    found = []
-    for key in dict.fromkeys((*there, *here)):
-        a, b, name = there.get(key), here.get(key), f"{path}{key}"
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += _differences(a, b, f"{name}.")
-        elif a != b:
-            found.append(f"{name} is {a!r} there and {b!r} here")
-    return found
