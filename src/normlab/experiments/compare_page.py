@@ -87,11 +87,15 @@ def _claims(page: Page, setting: dict[str, Any], tag: str) -> None:
     page.heading(f"Claims of the field, as measured{tag}")
     rows = [
         {"claim": c["claim"], "verdict": c["verdict"], "mean": c["mean"], "low": c["low"], "high": c["high"], "p": c["p"],
-         "seeds": c["n"], "what the number is": c["number"]}
+         "seeds": c["n"], "what the number is": c["number"] + (f" ({c['reason']})" if c["reason"] else "")}
         for c in setting["claims"]
     ]  # fmt: skip
-    page.table(rows, name="claims", caption="At the end of training. Confirmed or refuted: the 95 % interval over seeds "
-               "excludes zero (t-test, not adjusted for the number of claims). Undecided otherwise.")  # fmt: skip
+    page.table(
+        rows,
+        name=f"claims-l{setting['setting']['depth']}",
+        caption="At the end of training. Confirmed or refuted: the 95 % interval over seeds excludes zero, or the limit "
+        "that is named (t-test, not adjusted for the number of claims). Undecided otherwise.",
+    )
 
 
 def _training(page: Page, setting: dict[str, Any], tag: str) -> None:
