@@ -59,6 +59,9 @@ def test_suggested_is_not_established():
 def test_one_seed_establishes_nothing():
     text = statement(row("keel", [1.0], [2.0]), row("pre_norm", [2.0]))
     assert "one pair allows no test, so nothing is established" in text
+    rows = [row("keel", [1.0], [2.0]), row("pre_norm", [2.0])]
+    said = answer({"schemes": rows, "baseline": "pre_norm", "setting": {"depth": 4, "dim": 8, "tokens": 10}})
+    assert said[1] == "The paired test over seeds finds: too few seeds for a test of keel."
 
 
 def test_divergence_and_edges_are_said():

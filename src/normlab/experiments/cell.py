@@ -137,11 +137,14 @@ class CellTrainer(Trainer):
         self._ends: list[float] = []
         self.validated, self.measured = config.validation_steps(), config.layer_steps()
         self._begun: float | None = None
+        # On one thread processor time is what a step takes, whoever else uses the machine.
+        single = self.device.type == "cpu" and torch.get_num_threads() == 1
+        self._clock = time.process_time if single else time.perf_counter
         self._durations: list[float] = []
         memory.reset_peak(self.device)
 
     def observe(self) -> None:
-        now = time.perf_counter()
+        now = self._clock()
         if self._begun is not None:
             self._durations.append(now - self._begun)
         if self.status != "diverged":
@@ -150,7 +153,7 @@ class CellTrainer(Trainer):
             if self.step in self.measured:
                 found = layer_measures(self.transformer, self._sample(), self._loss, prune=self.cell.measure.prune)
                 self.log.write({"kind": "layers", "step": self.step, **found})
-        self._begun = time.perf_counter()
+        self._begun = self._clock()
 
     @torch.no_grad()
     def mean_loss(self, batches: Sequence[Batch]) -> float:

@@ -57,6 +57,10 @@ def _setting(page: Page, setting: dict[str, Any], *, alone: bool) -> None:
         page.text(sentence, style="lead")
     task = shape["task"]
     data = task.get("path") or ("the text that ships with normlab" if task["task"] == "text" else task["task"])
+    known = shape["context_free_loss"]
+    floor = (
+        "" if known is None else f" No model that ignores the context gets below {known:.3f} on these held-out data."
+    )
     page.table(
         summary_rows(setting),
         name=f"summary-l{shape['depth']}",
@@ -64,9 +68,9 @@ def _setting(page: Page, setting: dict[str, Any], *, alone: bool) -> None:
     )
     page.text(
         f"{shape['steps']} steps of {shape['batch']} x {shape['length']} tokens from {data}; {shape['schedule']} schedule, "
-        f"{shape['warmup']} steps of warm-up. Differences are paired by seed (same data, same order). Rates are chosen on "
-        "seed 0, which is one of the seeds: this flatters all schemes alike. Activations are what autograd keeps for one "
-        "step; tokens/s is the median step, beside other cells.",
+        f"{shape['warmup']} steps of warm-up.{floor} Differences are paired by seed (same data, same order). Rates are "
+        "chosen on seed 0, which is one of the seeds: this flatters all schemes alike. Activations are what autograd keeps "
+        "for one step; tokens/s is the median step of the least disturbed run, in processor time where there is one thread.",
         style="note",
     )
     for name, text in setting["statements"].items():
@@ -213,7 +217,14 @@ def _downloads(page: Page, rows: Sequence[dict[str, Any]], depth: int) -> None:
             for index in range(max((len(v) for v in lists.values()), default=0)):
                 values = {k: v[index] if index < len(v) else None for k, v in lists.items()}
                 table.append({"scheme": row["scheme"], "when": mark, "index": index, **values})
-    page.csv(table, name=f"layers-l{depth}", caption="every value of the pictures above")
+    page.csv(table, name=f"layers-l{depth}", caption="every value of the pictures of layers")
+    curves = [
+        {"scheme": row["scheme"], "lr": row["lr"], "seed": seed, "step": step, "loss": loss}
+        for row in rows
+        for seed, curve in row["curve"].items()
+        for step, loss in zip(curve["step"], curve["loss"], strict=True)
+    ]
+    page.csv(curves, name=f"training-l{depth}", caption="the held-out loss while training, every seed")
 
 
 assert len(PALETTE) > 6  # theory is drawn in the palette's grey

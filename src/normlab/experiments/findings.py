@@ -78,11 +78,14 @@ def answer(result: dict[str, Any]) -> list[str]:
         r["scheme"] for r in alive if r["scheme"] != base and r["difference"].significant and r["difference"].mean > 0
     ]
     maybe = [r["scheme"] for r in alive if r["scheme"] != base and suggested(r["difference"])]
-    same = [r["scheme"] for r in alive if r["scheme"] not in (base, *maybe) and not r["difference"].significant]
+    untested = [r["scheme"] for r in alive if r["scheme"] != base and r["difference"].p is None]
+    known = (base, *maybe, *better, *worse, *untested)
+    same = [r["scheme"] for r in alive if r["scheme"] not in known]
     parts = [f"{', '.join(better)} better than {base}"] if better else []
     parts += [f"{', '.join(worse)} worse than {base}"] if worse else []
     parts += [f"a difference suggested but not established for {', '.join(maybe)}"] if maybe else []
     parts += [f"no difference from {base} found for {', '.join(same)}"] if same else []
+    parts += [f"too few seeds for a test of {', '.join(untested)}"] if untested else []
     two = f"The paired test over seeds finds: {'; '.join(parts)}." if parts else f"Only {base} was run."
     gone = [r["scheme"] for r in rows if r["mean"] is None]
     two = two[:-1] + (f"; {', '.join(gone)} diverged." if gone else ".")

@@ -20,7 +20,7 @@ def build(result: dict[str, Any]) -> Page:
         page.table([{k: c[k] for k in keys} for c in result["claims"]], name="claims", caption="Tested over seeds.")
     page.heading("The maps")
     panels = {f"{r['scheme']}, {r['depth']} layers": _points(r) for r in result["regions"]}
-    figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up")
+    figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up", hover="closest")
     for key in list(figure["layout"]):
         if key.startswith("xaxis"):
             figure["layout"][key]["type"] = "log"
@@ -34,7 +34,7 @@ def build(result: dict[str, Any]) -> Page:
     page.figure(
         figure,
         height=height + 40,
-        caption="Circles: stable, coloured by the held-out loss; open circles: stable, but in at least one seed nothing was "
+        caption="Circles: stable, coloured by the held-out loss; diamonds: stable, but in at least one seed nothing was "
         "learned beyond the frequency of tokens. Crosses: unstable in at least one seed. Denser where the edges are.",
     )
     page.text(f"A run is {result['criteria']}", style="note")
@@ -59,19 +59,20 @@ def summary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
 def _points(region: dict[str, Any]) -> list[dict[str, Any]]:
     kinds = {
         "learns": ("circle", lambda p: p["stable"] and p["learned"]),
-        "flat": ("circle-open", lambda p: p["stable"] and not p["learned"]),
+        "flat": ("diamond", lambda p: p["stable"] and not p["learned"]),
         "unstable": ("x", lambda p: not p["stable"]),
     }
     traces = []
     for name, (symbol, belongs) in kinds.items():
         found = [(p, line["warmup"]) for line in region["warmups"] for p in line["points"] if belongs(p)]
         texts = [f"{', '.join(p['verdicts'])}; {p['gradient_spikes']:.0f} gradient spikes" for p, _ in found]
-        marker: dict[str, Any] = {"size": 13, "symbol": symbol, "color": "#D55E00"}
+        marker: dict[str, Any] = {"size": 13, "symbol": symbol, "color": "#D55E00" if name == "unstable" else "#777777"}
+        common = {"type": "scatter", "mode": "markers", "name": name}
+        # The legend cannot draw a mark that is coloured by a scale: it gets one of its own.
+        traces.append({**common, "x": [None], "y": [None], "marker": marker})
         if name != "unstable":
             texts = [f"loss {p['loss']:.3f}; {text}" for (p, _), text in zip(found, texts, strict=True)]
-            marker.update(color=[p["loss"] for p, _ in found], coloraxis="coloraxis", line={"width": 2})
-        traces.append(
-            {"type": "scatter", "mode": "markers", "name": name, "x": [p["lr"] for p, _ in found],
-             "y": [str(w) for _, w in found], "text": texts, "marker": marker}
-        )  # fmt: skip
+            marker = {**marker, "color": [p["loss"] for p, _ in found], "coloraxis": "coloraxis"}
+        xs, ys = [p["lr"] for p, _ in found], [str(w) for _, w in found]
+        traces.append({**common, "x": xs, "y": ys, "text": texts, "marker": marker, "showlegend": False})
     return traces
