@@ -8,7 +8,17 @@ from tiny import Here
 
 from normlab.errors import ConfigError
 from normlab.experiments.stability import StabilityConfig, next_learning_rate, next_rate, stability
-from normlab.experiments.stability_map import NUMBERS, _claim, analyse, bracket, gradient_spikes, judge, top
+from normlab.experiments.stability_map import (
+    NUMBERS,
+    _claim,
+    _claims,
+    _region,
+    analyse,
+    bracket,
+    gradient_spikes,
+    judge,
+    top,
+)
 from normlab.experiments.stability_page import build
 from normlab.experiments.sweep import Sweep, read_cells
 from normlab.tasks import task
@@ -95,6 +105,20 @@ def test_the_edge_of_learning_is_bracketed_from_above():
     below, above = top(learned)
     assert below < 0.02 <= above <= 1.6 * below
     assert next_learning_rate({1e-3: False, 1e-2: False}, 1.5) is None
+
+
+def test_an_edge_that_was_not_found_is_no_number():
+    row = {"scheme": "post_norm", "depth": 4, "steps": 50, "gradient_spikes": 0, "context_free_loss": 3.0, "loss": 2.0}
+    runs = [{**row, "warmup": w, "lr": lr, "seed": s, "verdict": "stable"}
+            for w in (0, 9) for lr in (1e-3, 1e-2) for s in (0, 1)]  # fmt: skip
+    open_ = _region("post_norm", 4, runs)
+    assert {claim["verdict"] for claim in _claims([open_])[:2]} == {"undecided"}
+    runs += [
+        {**row, "warmup": w, "lr": 1e-1, "seed": s, "verdict": "nan", "loss": None} for w in (0, 9) for s in (0, 1)
+    ]
+    closed = _claims([_region("post_norm", 4, runs)])
+    assert [claim["values"] for claim in closed] == [[0.0, 0.0]] * 3
+    assert {claim["verdict"] for claim in closed} == {"refuted"}
 
 
 def test_runs_that_learn_nothing_decide_nothing(tmp_path):

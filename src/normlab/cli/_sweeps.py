@@ -53,13 +53,16 @@ def carry_out(
 
 
 def write_report(result: dict[str, Any], out: Path) -> Path:
-    """The result as JSON and as a page, in `out`; returns the page."""
-    from normlab.experiments import compare_page, stability_page
-    from normlab.files import write_json
+    """The result as a page, as JSON and as tables (Markdown and CSV), in `out`; returns the page."""
+    from normlab.experiments import compare_page, compare_tables, stability_page
+    from normlab.files import write_json, write_text
     from normlab.report.terminal import finite
 
     name, page = {"compare": ("comparison", compare_page), "stability": ("stability", stability_page)}[result["kind"]]
     write_json(out / f"{name}.json", finite(result))
+    tables = compare_tables.markdown(result) if name == "comparison" else stability_page.markdown(result)
+    write_text(out / "tables.md", tables)
+    write_text(out / "cells.csv", compare_tables.cells_csv(result))
     return page.build(result).write(out / "report.html")
 
 

@@ -143,12 +143,21 @@ def _line(warmup: int, rows: list[dict[str, Any]], best: float | None) -> dict[s
         "learns_up_to": top({p["lr"]: p["learned"] for p in points})[0],
         "best_loss": min((p["loss"] for p in known), default=None),
         "usable": [min(usable), max(usable)] if usable else None,
-        "edge_per_seed": {s: bracket({r["lr"]: is_stable(r["verdict"]) for r in own})[0] for s, own in seeds.items()},
-        "learns_per_seed": {s: top({r["lr"]: r["verdict"] == "stable" for r in own})[0] for s, own in seeds.items()},
+        "edge_per_seed": {
+            s: _closed(bracket({r["lr"]: is_stable(r["verdict"]) for r in own})) for s, own in seeds.items()
+        },
+        "learns_per_seed": {
+            s: _closed(top({r["lr"]: r["verdict"] == "stable" for r in own})) for s, own in seeds.items()
+        },
         "best_per_seed": {
             s: min((r["loss"] for r in own if is_stable(r["verdict"])), default=None) for s, own in seeds.items()
         },
     }  # fmt: skip
+
+
+def _closed(edge: tuple[float | None, float | None]) -> float | None:
+    """The lower end of a bracket; None where it is open, since then the edge was not found."""
+    return edge[0] if edge[1] is not None else None
 
 
 def _point(lr: float, runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from normlab.experiments.compare_tables import claim_row, table
 from normlab.report import Page
 from normlab.report.multiples import small_multiples
 
@@ -56,6 +57,14 @@ def summary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def markdown(result: dict[str, Any]) -> str:
+    """What a repository keeps of a map: the sentences, the edges, the claims."""
+    parts = ["\n".join(f"- {sentence}" for sentence in result["statements"]), table(summary_rows(result))]
+    if result["claims"]:
+        parts.append(table([claim_row(claim) for claim in result["claims"]]))
+    return "\n\n".join(parts) + "\n"
+
+
 def _points(region: dict[str, Any]) -> list[dict[str, Any]]:
     kinds = {
         "learns": ("circle", lambda p: p["stable"] and p["learned"]),
@@ -67,7 +76,7 @@ def _points(region: dict[str, Any]) -> list[dict[str, Any]]:
         found = [(p, line["warmup"]) for line in region["warmups"] for p in line["points"] if belongs(p)]
         texts = [f"{', '.join(p['verdicts'])}; {p['gradient_spikes']:.0f} gradient spikes" for p, _ in found]
         marker: dict[str, Any] = {"size": 13, "symbol": symbol, "color": "#D55E00" if name == "unstable" else "#777777"}
-        common = {"type": "scatter", "mode": "markers", "name": name}
+        common: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": name}
         # The legend cannot draw a mark that is coloured by a scale: it gets one of its own.
         traces.append({**common, "x": [None], "y": [None], "marker": marker})
         if name != "unstable":
