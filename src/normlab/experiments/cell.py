@@ -24,6 +24,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import nn
 from typing_extensions import Self
 
+import normlab
 from normlab.config import Config
 from normlab.errors import ConfigError, InputError
 from normlab.experiments import memory
@@ -87,10 +88,7 @@ class CellConfig(Config):
     @classmethod
     def _known_format(cls, value: int) -> int:
         if value != FORMAT:
-            raise ValueError(
-                f"this run folder has the format {value}, and this normlab writes {FORMAT}; "
-                "read it with the normlab that wrote it, or give another --out"
-            )
+            raise ValueError(f"the run has the format {value}, and this normlab writes {FORMAT}")
         return value
 
     @model_validator(mode="after")
@@ -245,7 +243,7 @@ def prepare(folder: str | Path, config: CellConfig) -> Path:
     folder = Path(folder)
     path = folder / "config.yaml"
     if path.exists():
-        there = CellConfig.from_file(path)
+        there = load(folder)
         if there != config:
             found = differences(there.to_dict(), config.to_dict())
             changed = [f"{key} is {was!r} there and {now!r} here" for key, was, now in found]
@@ -261,7 +259,13 @@ def load(folder: str | Path) -> CellConfig:
     path = Path(folder) / "config.yaml"
     if not path.exists():
         raise InputError(f"{str(folder)!r} is not the folder of a run: it has no config.yaml")
-    return CellConfig.from_file(path)
+    try:
+        return CellConfig.from_file(path)
+    except ConfigError as error:
+        raise InputError(
+            f"{str(path)!r} is not a run that normlab {normlab.__version__} can read ({error}); if another version wrote it, "
+            "use that one, or give another --out"
+        ) from None
 
 
 def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True) -> dict[str, Any]:
