@@ -46,6 +46,8 @@ def summary_rows(setting: dict[str, Any]) -> list[dict[str, Any]]:
             "peak MB": None if row["peak_bytes"] is None else round(row["peak_bytes"] / BYTES),
             "parameters": row["parameters"], "MFLOP/token": round(row["flops_per_token"] / 1e6, 2),
         })  # fmt: skip
+    if not any(row["diverged"] for row in rows):
+        rows = [{k: v for k, v in row.items() if k != "diverged"} for row in rows]
     return rows
 
 

@@ -146,12 +146,15 @@ def _bar(what: str, total: float, done: Callable[[], float], ended: threading.Ev
 
 def _lines(what: str, total: float, done: Callable[[], float], ended: threading.Event, every: float) -> None:
     begun, first = time.monotonic(), done()  # what an earlier run did says nothing about this one's speed
-    last = begun
+    last, shown = begun, -1
     while not ended.wait(every):
         now = time.monotonic()
         if now - last <= 5:
             continue
-        last, found = now, done()
-        gained = found - first
+        found = done()
+        share, gained = int(100 * found / total), found - first
+        if share == shown and now - last < 60:
+            continue
+        last, shown = now, share
         left = f", about {(now - begun) / gained * (total - found):.0f} s left" if gained > 0 else ""
-        print(f"{what}: {100 * found / total:.0f} %{left}", file=sys.stderr, flush=True)
+        print(f"{what}: {share} %{left}", file=sys.stderr, flush=True)
