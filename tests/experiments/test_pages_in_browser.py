@@ -106,7 +106,11 @@ def test_everything_can_be_saved(browser, pages):
     tab = opened(browser, pages["compare"][0])
     result = pages["compare"][1]
     files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
-    assert set(files) == {"summary-l4.csv", "claims-l4.csv", "layers-l4.csv", "training-l4.csv", "cells.csv"}
+    names = ("summary-l4", "claims-l4", "layers-l4", "training-l4", "mixing-l4", "cells")
+    assert set(files) == {f"{name}.csv" for name in names}
+    matrix = next(r["layers"]["end"]["mixing"] for r in result["settings"][0]["schemes"] if r["scheme"] == "pre_norm")
+    row = next(r for r in files["mixing-l4.csv"] if (r["scheme"], r["read"], r["source"]) == ("pre_norm", "8", "3"))
+    assert float(row["weight"]) == matrix[8][3]
     assert len(files["cells.csv"]) == len(result["cells"])
     losses = {row["cell"]: float(row["loss"]) for row in files["cells.csv"]}
     assert losses == {cell["cell"]: cell["loss"] for cell in result["cells"]}

@@ -227,6 +227,14 @@ def _downloads(page: Page, rows: Sequence[dict[str, Any]], depth: int) -> None:
         for step, loss in zip(curve["step"], curve["loss"], strict=True)
     ]
     page.csv(curves, name=f"training-l{depth}", caption="the held-out loss while training, every seed")
+    mixing = [
+        {"scheme": row["scheme"], "read": read, "source": source, "weight": weight}
+        for row in rows
+        for read, weights in enumerate(row["layers"]["end"]["mixing"] or ())
+        for source, weight in enumerate(weights[: read + 1])
+    ]
+    if mixing:
+        page.csv(mixing, name=f"mixing-l{depth}", caption="the depth-mixing matrices at the end of training")
 
 
 assert len(PALETTE) > 6  # theory is drawn in the palette's grey
