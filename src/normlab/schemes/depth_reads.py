@@ -187,14 +187,17 @@ class _Merge(torch.autograd.Function):
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         b, query, r, s, gate, *kept = ctx.saved_tensors
         o = weighted_sum(kept[0].to(b.dtype), kept[1:]) if ctx.rebuilds else kept[0]
-        ds = (_dots(dh, b) - _dots(dh, o)).mul_(gate * (1 - gate))
-        through = dh * gate.to(dh.dtype)[:, None]
-        do = dh - through
+        # Memory traffic is the whole cost here: one buffer serves for dh (b - o), for g dh and for db.
+        exact, wide = precise(b), precise(dh)
+        buffer = torch.sub(exact, precise(o)).mul_(wide)
+        ds = torch.mv(buffer, buffer.new_ones(buffer.shape[1])).mul_(gate * (1 - gate))
+        through = torch.mul(wide, gate[:, None], out=buffer)
+        do = (wide - through).to(o.dtype)
         pull = ds if r is None else ds * r
-        db = torch.addr(precise(through), pull, query)
+        db = through.addr_(pull, query)
         if r is not None:
-            db = db.addcmul_(precise(b), (pull * r * s)[:, None], value=-1 / b.shape[-1])
-        dquery = torch.mv(precise(b).t(), pull)
+            db = db.addcmul_(exact, (pull * r * s)[:, None], value=-1 / b.shape[-1])
+        dquery = torch.mv(exact.t(), pull)
         return do, -ds, db.to(b.dtype), dquery, None, *[None] * (len(kept) if ctx.rebuilds else 0)
 
 

@@ -28,7 +28,8 @@ AHEAD = 8  # reads of Full that are computed together
 class Ahead(NamedTuple):
     """What fast reads have computed beforehand. A unit is a closed source [tokens, d] or several [tokens, n, d]."""
 
-    queries: tuple[Tensor, ...]  # w * gain of every read
+    table: Tensor  # w * gain of every read, [reads, d]
+    queries: tuple[Tensor, ...]  # its rows
     units: tuple[Tensor, ...]
     logits: tuple[tuple[Tensor, ...], ...]  # of each unit, for the reads of each block that has not ended
     inner: tuple[Tensor, ...] = ()  # logits of the sources that this block added (Full)
@@ -189,7 +190,7 @@ class DepthAttention(Scheme):
         queries = self.queries.to(dtype)
         if self.config.key_norm:
             queries = queries * self.key_gain.to(dtype)
-        ahead = Ahead(queries.unbind(0), (), ())
+        ahead = Ahead(queries, queries.unbind(0), (), ())
         if not self.single:
             for source in stream.closed:
                 ahead = self._with_unit(ahead, _flat(source), read)
@@ -202,7 +203,7 @@ class DepthAttention(Scheme):
 
     def _with_unit(self, ahead: Ahead, unit: Tensor, read: int) -> Ahead:
         """One more unit, with its keys for all reads from `read` on, split by block."""
-        logits = keys(unit.reshape(-1, unit.shape[-1]), torch.stack(ahead.queries[read:]), self._eps)
+        logits = keys(unit.reshape(-1, unit.shape[-1]), ahead.table[read:], self._eps)
         logits = logits.view(unit.shape[0], -1, logits.shape[-1])  # [tokens, sources, reads]
         sizes = [end - max(first, read) for first, end in self.schedule if end > read]
         return ahead._replace(
@@ -212,7 +213,7 @@ class DepthAttention(Scheme):
     def _with_inner(self, ahead: Ahead, source: Tensor, read: int) -> Ahead:
         """One more source inside a block of Full, with its keys for the block's reads from `read` on."""
         end = next(end for first, end in self.schedule if first <= read < end)
-        logits = keys(_flat(source), torch.stack(ahead.queries[read:end]), self._eps)
+        logits = keys(_flat(source), ahead.table[read:end], self._eps)
         return ahead._replace(inner=(*ahead.inner, logits))
 
     def _look_ahead(self, ahead: Ahead) -> Ahead:
