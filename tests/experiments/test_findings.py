@@ -87,6 +87,10 @@ def test_answer_has_three_sentences():
     assert two == ("The paired test over seeds finds: peri_norm better than pre_norm; no difference from pre_norm found for "
                    "keel; no_norm diverged.")  # fmt: skip
     assert three == "For each token, peri_norm, the slowest, takes 2.00 times as long as pre_norm."
+    rows[0]["clock"] = "wall"
+    assert answer({"schemes": rows, "baseline": "pre_norm", "setting": setting})[2].endswith(
+        "whatever else the machine did."
+    )
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,7 @@ def _scheme_row(name: str, cells: Sequence[Cell]) -> dict[str, Any]:
         "high": reach[1] if reach else None,
         "averaged": {k: _mean([s["weights"].get(k, {}).get("loss") for s in summaries]) for k in ("ema", "bema")},
         # Neither rate nor seed changes the cost: the fastest run is the least disturbed one.
+        "clock": "processor" if all(c.summary.get("clock") == "processor" for c in cells) else "wall",
         "tokens_per_second": _over(max, [c.summary["tokens_per_second"] for c in cells]),
         "activation_bytes": first["activation_bytes"], "peak_bytes": _median([s["peak_bytes"] for s in summaries]),
         "parameters": first["parameters"], "scheme_parameters": first["scheme_parameters"],

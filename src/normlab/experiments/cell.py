@@ -183,6 +183,7 @@ class CellTrainer(Trainer):
             "context_free_loss": context_free_loss(self.held_out),
             "tokens": tokens * self.step,
             "tokens_per_second": tokens / step if step else None,
+            "clock": "processor" if self._clock is time.process_time else "wall",
             "parameters": model.num_parameters(),
             "scheme_parameters": sum(p.numel() for p in model.scheme.parameters()),
             "flops_per_token": model.flops_per_token(train.length, training=True),

@@ -101,4 +101,6 @@ def _cost(rows: list[dict[str, Any]], base: str) -> str:
     times = {name: speeds[base] / speed for name, speed in speeds.items()}
     parts = [f"{slowest}, the slowest, takes {times[slowest]:.2f} times"] if slowest != base else []
     parts += [f"{fastest}, the fastest, takes {times[fastest]:.2f} times"] if fastest != base else []
-    return f"For each token, {' and '.join(parts)} as long as {base}."
+    disturbed = any(row.get("clock") == "wall" for row in rows)
+    how = " by the wall clock, beside whatever else the machine did" if disturbed else ""
+    return f"For each token, {' and '.join(parts)} as long as {base}{how}."
