@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
         from normlab.errors import canonical
         from normlab.experiments import lengthgen_page
         from normlab.experiments.lengthgen import Lengthgen, default_lengths
-        from normlab.experiments.workers import run_cells
+        from normlab.experiments.runs import run_cells
         from normlab.report import print_json
         from normlab.tasks import task as make_task
 
