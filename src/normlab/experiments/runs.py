@@ -35,7 +35,8 @@ def plan(cells: Mapping[str, RunConfig]) -> list[Job]:
     for names in groups.values():
         first = cells[names[0]]
         choice = choose([build(first)] * len(names), first.train)
-        parts = [tuple(names)] if choice.how == "stacked" else [(name,) for name in names]
+        together = (choice.members or len(names)) if choice.how == "stacked" else 1
+        parts = [tuple(names[i : i + together]) for i in range(0, len(names), together)]
         jobs += [Job(part, choice.how, choice.why) for part in parts]
     return jobs
 
