@@ -289,11 +289,35 @@ def wasted_layers(f: Findings) -> Verdict | None:
 
 
 @rule
+def unbounded_mixing(f: Findings) -> Verdict | None:
+    gains = column(f.rows, "composite_gain")
+    layers = tuple(i for i, value in enumerate(gains) if value > LIMITS["gain"])
+    if not layers:
+        return None
+    value = max(finite(gains))
+    return _verdict(
+        "unbounded_mixing",
+        "warn",
+        f"the mixing of the streams amplifies {value:.3g}-fold over depth, more than {LIMITS['gain']:g}-fold from "
+        f"{listed(layers[:1])} on",
+        value,
+        LIMITS["gain"],
+        layers,
+        "1 for doubly stochastic mixing (mHC)",
+    )
+
+
+@rule
 def stream_homogenisation(f: Findings) -> Verdict | None:
-    layers = tuple(i for i, value in enumerate(f.homogenisation) if value > LIMITS["homogeneous"])
-    if not layers or layers[-1] == 0:
-        return None  # streams start as copies of the embedding: layer 0 may be alike
-    value = max(f.homogenisation[i] for i in layers)
+    alike = column(f.rows, "homogenisation")
+    layers = tuple(i for i, value in enumerate(alike) if value > LIMITS["homogeneous"])
+    # Streams start as copies of the embedding, and each branch tells them apart a little: only layers behind the first
+    # quarter can be judged, and a few of them are no pattern.
+    judged = [i for i in range(max(1, len(alike) // 4), len(alike)) if math.isfinite(alike[i])]
+    late = tuple(i for i in layers if i in judged)
+    if not judged or len(late) < 0.5 * len(judged):
+        return None
+    value = median([alike[i] for i in late])
     return _verdict(
         "stream_homogenisation",
         "warn",
@@ -301,5 +325,5 @@ def stream_homogenisation(f: Findings) -> Verdict | None:
         value,
         LIMITS["homogeneous"],
         layers,
-        "below 0.95 after the first layers",
+        "below 0.95 behind the first quarter of the layers",
     )

@@ -45,6 +45,7 @@ class Record:
     attended: Tensor | None = None  # what the attention module returned, before any norm on it
     checks: list[tuple[str, float]] = field(default_factory=list)
     streams: Tensor | None = None  # [batch, tokens, n, d] when the model keeps several
+    mixings: list[Tensor] = field(default_factory=list)  # [..., n, n] of each branch, where streams are mixed
 
 
 @dataclass

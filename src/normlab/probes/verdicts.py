@@ -28,7 +28,8 @@ LIMITS = {
     "oversized": 8.0,  # times the other layers' median
     "duplicate": 0.99,  # cosine between the weights of neighbours
     "wasted": 0.01,  # of what the model has learnt (chance - loss)
-    "homogeneous": 0.95,  # mean cosine between the streams of one token
+    "homogeneous": 0.95,  # mean cosine between the streams of one token, after the first layers
+    "gain": 10.0,  # composite gain of the mixings (doubly stochastic: 1; mHC reports 3000 for plain hyper-connections)
 }
 
 
@@ -60,7 +61,6 @@ class Findings:
     nonfinite_weights: list[str] = field(default_factory=list)
     duplicates: list[tuple[int, int, float]] = field(default_factory=list)
     causal: dict[str, Any] | None = None
-    homogenisation: list[float] = field(default_factory=list)
 
 
 @cache
