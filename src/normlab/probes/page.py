@@ -82,6 +82,13 @@ LINES: tuple[tuple[dict[str, str], str, bool, str], ...] = (
         False,
         "Attention: entropy 1 is uniform; sink mass is the share that goes to one key.",
     ),
+    (
+        {"homogenisation": "cosine between streams", "composite_gain": "gain of the mixings so far"},
+        "parallel streams",
+        False,
+        "Several streams: 1 as cosine means that they carry one vector; the gain is the largest row or column sum of the "
+        "product of all mixings so far (1 if doubly stochastic).",
+    ),
 )
 
 
@@ -112,6 +119,7 @@ def _plots(page: Page, diagnoses: list[Diagnosis]) -> None:
         (figures.tokens(diagnoses), "How alike the tokens of a window are; dashed: the ideal dynamics on the sphere."),
         (figures.lengths(diagnoses), "Attention against length."),
         (figures.skips(diagnoses), "Without one layer: the change of the loss. This is the causal test of the others."),
+        *((figures.mixing(d), f"{d.name}: depth mixing, h_l = sum of M[l, i] v_i.") for d in diagnoses),
         *((figures.angles(d), f"{d.name}: angle over runs of layers, at the last token.") for d in diagnoses),
     ]
     for figure, caption in drawn:

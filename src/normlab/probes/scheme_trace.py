@@ -59,7 +59,13 @@ class SchemeLayout(Layout):
         """What the scheme itself predicts at random weights: mean square of the stream after each layer."""
         config, frame = getattr(self.scheme, "config", None), getattr(self.scheme, "frame", None)
         law = config.growth(frame) if hasattr(config, "growth") and frame is not None else []
-        return [law[group[-1] + 1] for group in self.groups] if len(law) > self.groups[-1][-1] + 1 else []
+        if len(law) <= self.groups[-1][-1] + 1:
+            return []
+        found = [law[group[-1] + 1] for group in self.groups]
+        n = getattr(self.scheme, "streams", 1)
+        if isinstance(n, int) and n > 1 and isinstance(found[-1], (int, float)):
+            found[-1] /= n**2  # the head reads a sum of n streams; see SchemeTracer._end
+        return found
 
     def prefixes(self, module: nn.Module) -> dict[str, tuple[str, ...]]:
         group = next(self.groups[i] for i, (_, layer) in enumerate(self.layers) if layer is module)
@@ -160,7 +166,8 @@ class SchemeTracer:
         return result
 
     def _end(self, verb: Any, h: Tensor) -> Tensor:
-        self._arrive(h)
+        # The head reads the sum of n streams, a branch about one of them: their mean can be compared with what it read.
+        self._arrive(h if self._streams is None else h / self._streams.shape[-2])
         return verb(h)
 
     def _before_out(self, _module: nn.Module, args: Any) -> None:

@@ -33,11 +33,15 @@ LINES = (
     ("token_cosine", "cosine between tokens", False),
     ("entropy", "attention entropy / log n", False),
     ("skip_loss_change", "loss without the layer", False),
+    ("homogenisation", "cosine between streams", False),
+    ("composite_gain", "gain of the mixings so far", True),
+    ("effective_sources", "sources that are read", False),
 )
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    return "\n".join([*_header(diagnosis), "", *_verdicts(diagnosis), "", *_lines(diagnosis), "", *_table(diagnosis)])
+    blocks = [_header, _verdicts, _lines, _table, _mixing]
+    return "\n\n".join("\n".join(lines) for lines in (block(diagnosis) for block in blocks) if lines)
 
 
 def _header(d: Diagnosis) -> list[str]:
@@ -103,6 +107,31 @@ def _table(d: Diagnosis) -> list[str]:
         lines.append(f"{cells}  {drawn}".rstrip())
     lines.append("turn: 1 - cos before and after; tokens: mean cosine; skip: change of the loss without the layer")
     return lines
+
+
+_SHADES = " ·░▒▓█"
+
+
+def _mixing(d: Diagnosis) -> list[str]:
+    """|M| in shades: a row is what a layer reads, a column a source (the embedding, then every branch)."""
+    matrix = (d.mixing or {}).get("matrix")
+    if not matrix:
+        return []
+    chosen = [*(d.mixing or {})["reads"], len(matrix) - 1]
+    rows = [_squeeze([abs(value) for value in matrix[read]], 80) for read in _thin(chosen, 24)]
+    largest = max(max(row) for row in rows) or 1.0
+    lines = [f"depth mixing |M|, darkest = {_short(largest)}; columns: embedding, then {len(matrix[0]) - 1} branches"]
+    for read, row in zip(_thin(chosen, 24), rows, strict=True):
+        label = "head" if read == len(matrix) - 1 else f"layer {chosen.index(read)}"
+        shades = "".join(_SHADES[min(5, math.ceil(5 * value / largest - 1e-9))] for value in row)
+        lines.append(f"{label:>9} {shades}".rstrip())
+    return lines
+
+
+def _thin(items: list[int], most: int) -> list[int]:
+    """At most so many, evenly, the last one always."""
+    step = -(-len(items) // most)
+    return items[::-1][::step][::-1]
 
 
 def _number(row: dict[str, Any], key: str) -> float:
