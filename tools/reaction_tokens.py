@@ -6,7 +6,8 @@
 
 Textbook reactions (amide and ester formation, Suzuki coupling, alkylation, reductive amination, Boc chemistry) are written
 out over lists of building blocks, in the order of a fixed seed, and cut into atoms as the packages do. They are valid
-SMILES but not the patents that the models were trained on; that the models know them shows in the masked loss.
+SMILES but not the patents that the models were trained on; that the models know them shows in the masked loss. Every
+line is a whole reaction of 62 tokens (solvents fill it up), so that windows of 64 with [CLS] and [SEP] are whole too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,35 @@ AMINE = (
 ARYL = ("c1ccccc1", "c1ccc(C)cc1", "c1ccc(OC)cc1", "c1ccc(C#N)cc1", "c1ccc(C(=O)OC)cc1", "c1cccnc1", "c1ccc(C=O)cc1")
 
 
+SOLVENTS = (
+    "O",
+    "CO",
+    "CCO",
+    "ClCCl",
+    "CC#N",
+    "CC(C)O",
+    "C1CCOC1",
+    "CN(C)C=O",
+    "C1COCCO1",
+    "Cc1ccccc1",
+    "CCOC(C)=O",
+    "",
+)
+LENGTH = 62
+
+
+def filled(text: str) -> str | None:
+    """The same reaction with two solvents, or one or none, that make it LENGTH tokens long; None if none do."""
+    before, after = text.split(">>")
+    for first in SOLVENTS:
+        for second in SOLVENTS:
+            parts = [before, *(s for s in (first, second) if s and s not in before.split("."))]
+            whole = f"{'.'.join(parts)}>>{after}"
+            if len(ATOMS.findall(whole)) == LENGTH:
+                return whole
+    return None
+
+
 def reactions() -> list[str]:
     found = []
     for r in ACYL:
@@ -62,11 +92,10 @@ def token_ids(texts: list[str], vocabulary: dict[str, int]) -> list[list[int]]:
 def main() -> None:
     place = Path(sys.argv[1] if len(sys.argv) > 1 else "reactions.txt")
     words = (package_weights("rxnfp/bert_pretrained") / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    texts = reactions()
+    texts = [whole for whole in map(filled, reactions()) if whole is not None]
     random.Random(0).shuffle(texts)
     rows = token_ids(texts, {word: i for i, word in enumerate(words)})
-    separator = words.index("[SEP]")
-    place.write_text("\n".join(" ".join(map(str, [*row, separator])) for row in rows) + "\n", encoding="utf-8")
+    place.write_text("\n".join(" ".join(map(str, row)) for row in rows) + "\n", encoding="utf-8")
     print(f"{place}: {len(rows)} reactions, {sum(map(len, rows))} tokens")
 
 

@@ -114,8 +114,9 @@ def _one(
     batches: list[Any] = [part.to(device) for part in rows.split(8)]
     if hasattr(loaded.model, "main_input_name"):  # transformers' models want names, ours a tensor
         batches = [{"input_ids": part} for part in batches]
-    mask = getattr(loaded.tokenizer, "mask_token_id", None)
-    result = diagnose(loaded.model.to(device), batches, name=loaded.name, mask_id=mask, progress=stages, **options)
+    options["mask_id"] = getattr(loaded.tokenizer, "mask_token_id", None)
+    options["special_ids"] = tuple(getattr(loaded.tokenizer, "all_special_ids", ()))
+    result = diagnose(loaded.model.to(device), batches, name=loaded.name, progress=stages, **options)
     result.notes += loaded.notes
     stages.end()
     return result

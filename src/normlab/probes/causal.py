@@ -225,8 +225,11 @@ CHEAP = (
 )
 
 
-def causal_report(effects: list[SkipEffects], chance: float | None) -> dict[str, Any]:
-    """Means over batches, with the standard error of each layer's effect (nan with a single batch)."""
+def causal_report(effects: list[SkipEffects], chance: float | None, *, shared: bool = False) -> dict[str, Any]:
+    """Means over batches, with the standard error of each layer's effect (nan with a single batch).
+
+    `shared`: one block is applied many times (ALBERT), so that leaving out any application gives the same model.
+    """
     depth = len(effects[0].loss)
     changes = [[effect.loss[layer] - effect.baseline for effect in effects] for layer in range(depth)]
     loss = statistics.fmean(effect.baseline for effect in effects)
@@ -247,6 +250,7 @@ def causal_report(effects: list[SkipEffects], chance: float | None) -> dict[str,
         # A model that does not beat chance has nothing to lose: skipping its layers says nothing about them.
         "informative": bool(chance and learnt > 0.05 * chance),
         "batches": len(effects),
+        "shared": shared,
         "change": [statistics.fmean(values) for values in changes],
         "error": [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else math.nan for v in changes],
         "runs": [best[length] for length in sorted(best)],

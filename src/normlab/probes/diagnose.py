@@ -35,6 +35,7 @@ class Plan:
 
     loss: Any = "auto"  # "causal", "masked", "contrastive", "none", or a function of (model, batch)
     mask_id: int | None = None
+    special_ids: tuple[int, ...] = ()  # [CLS], [SEP], ...: the masked loss leaves them alone
     attention: bool = True
     lengths: tuple[int, ...] | None = None  # None: 64, 128, ... up to the limit of the model and of the text
     longest: int = 1024
@@ -82,7 +83,7 @@ def diagnose(
         if plan.attention and healthy:
             say("attention", 0, 0)
             lengths = _attention(layout, batches, rows, plan)
-        loss = pick(plan.loss, model, batches[0], mask_id=plan.mask_id, seed=plan.seed) if healthy else None
+        loss = _loss(plan, model, batches[0]) if healthy else None
         value = math.nan
         if loss is not None:
             say("gradients", 0, 0)
@@ -133,6 +134,10 @@ class _Clock:
         ends = [*(begin for _, begin in self.begins[1:]), time.perf_counter()]
         stages = {name: round(end - begin, 1) for (name, begin), end in zip(self.begins, ends, strict=True)}
         return {"seconds": round(ends[-1] - self.start, 1), "stages": stages}
+
+
+def _loss(plan: Plan, model: nn.Module, batch: Any) -> Loss | None:
+    return pick(plan.loss, model, batch, mask_id=plan.mask_id, special_ids=plan.special_ids, seed=plan.seed)
 
 
 @contextmanager
@@ -204,7 +209,7 @@ def _skips(
                 yield step
 
         effects.append(skip_layers(layout, part, loss, runs=runs, track=track))
-    return causal_report(effects, loss.chance)
+    return causal_report(effects, loss.chance, shared=len(layout.layers) == 1 < depth)
 
 
 def _mixing(layout: Layout, batch: Any, rows: list[dict[str, Any]]) -> dict[str, Any] | None:

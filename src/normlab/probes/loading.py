@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from normlab.errors import InputError, UnsupportedError, require
-from normlab.probes.packages import PICKLES, package_weights, unnamed_config
+from normlab.probes.packages import PICKLES, package_weights, unnamed_config, vocabulary_tokenizer
 
 
 @dataclass
@@ -129,11 +129,11 @@ def _auto_class(config: Any, source: str) -> str:
 
 def _tokenizer(transformers: Any, source: str, config: Any) -> Any:
     known = {} if config is None else {"config": config}
-    try:
-        with quiet():
-            return transformers.AutoTokenizer.from_pretrained(source, **known)
-    except Exception:  # many reasons, one consequence: text cannot be read, token ids can
-        return None
+    found = None
+    # Many reasons to fail, one consequence: text cannot be read, token ids can.
+    with quiet(), contextlib.suppress(Exception):
+        found = transformers.AutoTokenizer.from_pretrained(source, **known)
+    return vocabulary_tokenizer(transformers, Path(source), found)
 
 
 def _load_gguf(path: Path) -> Loaded:

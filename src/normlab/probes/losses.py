@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +66,16 @@ def with_images(batch: Any, pixels: Tensor) -> Any:
     return (pixels, *batch[1:]) if isinstance(batch, (tuple, list)) else pixels
 
 
-def pick(loss: Any, model: nn.Module, batch: Any, *, mask_id: int | None = None, seed: int = 0) -> Loss | None:
-    """The loss that is asked for, or the one that this model was made for."""
+def pick(
+    loss: Any,
+    model: nn.Module,
+    batch: Any,
+    *,
+    mask_id: int | None = None,
+    special_ids: Sequence[int] = (),
+    seed: int = 0,
+) -> Loss | None:
+    """The loss that is asked for, or the one that this model was made for. `special_ids` are never masked."""
     if isinstance(loss, Loss):
         return loss
     if callable(loss):
@@ -90,7 +98,7 @@ def pick(loss: Any, model: nn.Module, batch: Any, *, mask_id: int | None = None,
     if loss == "masked":
         if mask_id is None:
             raise InputError("the masked loss needs the id of the mask token: pass mask_id=")
-        return Loss("masked", _masked(mask_id, seed), _log_vocabulary(model))
+        return Loss("masked", _masked(mask_id, special_ids, seed), _log_vocabulary(model))
     if loss == "contrastive":
         return Loss("contrastive", _contrastive, _log_rows(token_ids(batch)))
     return Loss("causal", _causal, _log_vocabulary(model))
@@ -138,12 +146,14 @@ def _causal(model: nn.Module, batch: Any) -> Tensor:
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten().to(logits.device))  # type: ignore[index]
 
 
-def _masked(mask_id: int, seed: int) -> Callable[[nn.Module, Any], Tensor]:
+def _masked(mask_id: int, special_ids: Sequence[int], seed: int) -> Callable[[nn.Module, Any], Tensor]:
     def masked(model: nn.Module, batch: Any) -> Tensor:
         ids = token_ids(batch)
         generator = torch.Generator().manual_seed(seed)  # the same places each time: skips compare like with like
         hidden = (torch.rand(ids.shape, generator=generator) < 0.15).to(ids.device)  # type: ignore[union-attr]
         hidden[:, ids.shape[1] // 2] = True  # type: ignore[union-attr]
+        # No model learns to guess [CLS] or [SEP]: two of them in a short window can be half of the loss.
+        hidden &= ~torch.isin(ids, torch.tensor([*special_ids, mask_id], device=ids.device))  # type: ignore[arg-type, union-attr]
         logits = _logits(call(model, with_ids(batch, ids.masked_fill(hidden, mask_id))))  # type: ignore[union-attr]
         return cross_entropy(logits[hidden].float(), ids[hidden])  # type: ignore[index]
 

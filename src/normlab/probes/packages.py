@@ -80,3 +80,32 @@ def unnamed_config(transformers: Any, folder: Path, *, allow_pickle: bool) -> tu
     if not getattr(config, "architectures", None) and any(name.startswith("cls.predictions.") for name in names):
         config.architectures = [f"{kind.capitalize()}ForMaskedLM"]
     return config, f"config.json names no model_type; the names of the weights say {kind}"
+
+
+def vocabulary_tokenizer(transformers: Any, folder: Path, found: Any) -> Any:
+    """`found`, unless it disagrees with the vocab.txt beside the weights: then a WordPiece tokenizer of that file.
+
+    transformers 5 reads no vocab.txt for some classes (ALBERT) and silently makes a tokenizer of a few special tokens.
+    """
+    place = folder / "vocab.txt"
+    if not place.is_file():
+        return found
+    words = place.read_text(encoding="utf-8").splitlines()
+    vocabulary = {word: i for i, word in enumerate(words)}
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    if "[UNK]" not in vocabulary or not {"[CLS]", "[SEP]"} <= vocabulary.keys():
+        return found
+    if found is not None and all(
+        found.convert_tokens_to_ids(word) == i for word, i in list(vocabulary.items())[:: max(1, len(words) // 50)]
+    ):
+        return found
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    raw = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    plain = [word for word in words if not word.startswith("[")]
+    raw.normalizer = normalizers.BertNormalizer(lowercase=all(word == word.lower() for word in plain))
+    raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
+    raw.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    known = {key: token for key, token in special.items() if token in vocabulary}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=raw, **known)

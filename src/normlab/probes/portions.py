@@ -45,13 +45,21 @@ def some(batches: list[Any], tokens: int, loss: Loss) -> list[Any]:
 
 
 def skip_batches(batches: list[Any], loss: Loss, plan: Plan) -> list[Any]:
-    """Four batches of about `skip_tokens` / 4 tokens each; the contrastive loss needs whole batches of windows."""
+    """Four batches of `skip_tokens` in all, or eight of four times as many where only masked tokens count.
+
+    The contrastive loss needs whole batches of windows.
+    """
     ids = token_ids(batches[0])
     if ids is None or loss.name == "contrastive" or (isinstance(batches[0], dict) and "labels" in batches[0]):
         return batches[:4]
     length = min(ids.shape[1], 128)
-    rows = max(1, plan.skip_tokens // length // 4)
-    windows = torch.cat([token_ids(batch)[:, :length] for batch in batches])[: 4 * rows]  # type: ignore[index]
+    masked = loss.name == "masked"  # about one token in seven
+    count, tokens = (8, 4 * plan.skip_tokens) if masked else (4, plan.skip_tokens)
+    rows = max(1, tokens // length // count)
+    windows = torch.cat([token_ids(batch)[:, :length] for batch in batches])[: count * rows]  # type: ignore[index]
+    if masked and len(windows) < count * rows:
+        rows = max(1, len(windows) // count)
+        windows = windows[: count * rows]
     return [with_ids(batches[0], part) for part in windows.split(rows)]
 
 

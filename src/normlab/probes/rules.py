@@ -259,6 +259,10 @@ def duplicated_layers(f: Findings) -> Verdict | None:
     )
 
 
+# 97.5 % quantiles of Student's t by the number of batches: an error from four numbers is itself uncertain.
+_STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
+
+
 @rule
 def wasted_layers(f: Findings) -> Verdict | None:
     causal = f.causal
@@ -266,10 +270,17 @@ def wasted_layers(f: Findings) -> Verdict | None:
         return None
     limit = LIMITS["wasted"] * causal["learnt"]
     errors = [0.0 if math.isnan(error) else error for error in causal["error"]]
-    upper = [change + 2 * error for change, error in zip(causal["change"], errors, strict=True)]
+    wide = _STUDENT.get(causal["batches"], 2.0)
+    upper = [change + wide * error for change, error in zip(causal["change"], errors, strict=True)]
     layers = tuple(i for i, value in enumerate(upper) if value < limit)
     if not layers:
         return None
+    what = f"without {listed(layers)} the loss changes by less than {limit:.2g} nats each"
+    if causal.get("shared"):  # whichever application is left out, the same model remains
+        what = (
+            f"{len(f.rows) - 1} applications of the shared block do as well as {len(f.rows)}: the loss changes by "
+            f"{causal['change'][0]:+.2g} nats"
+        )
     cheap = [run for run in causal["runs"] if run["change"] < 5 * limit]
     best = max(cheap, key=lambda run: run["length"], default=None)
     also = ""
@@ -280,7 +291,7 @@ def wasted_layers(f: Findings) -> Verdict | None:
     return _verdict(
         "wasted_layers",
         "warn" if causal["batches"] > 1 else "note",  # one batch has no error bar
-        f"without {listed(layers)} the loss changes by less than {limit:.2g} nats each{also}",
+        what + also,
         value,
         limit,
         layers,
