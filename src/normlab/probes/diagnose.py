@@ -23,7 +23,7 @@ from normlab.probes.losses import Loss, call, pick, token_ids, with_ids
 from normlab.probes.roles import Row
 from normlab.probes.rules import judge
 from normlab.probes.statistics import AttentionStatistics, StreamStatistics
-from normlab.probes.summary import column, summarise
+from normlab.probes.summary import column, finite, summarise
 from normlab.probes.trace import Layout, slow_path, tracer, verify
 from normlab.probes.verdicts import Findings
 from normlab.probes.weights import duplicates, nonfinite_weights
@@ -98,10 +98,10 @@ def diagnose(
     findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal)
     return Diagnosis(
         name=name or type(model).__name__,
-        architecture=type(layout.layers[0][1]).__name__,
+        architecture=layout.architecture,
         placement=layout.placement,
         inferred=layout.inferred,
-        identity_error=max(errors),
+        identity_error=max(finite([*errors, (mixing or {}).get("error", math.nan)]), default=math.nan),
         embedding=stream.embedding,
         layers=rows,
         summary=summary,
@@ -213,18 +213,21 @@ def _skips(
 
 
 def _mixing(layout: Layout, batch: Any, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The depth-mixing matrix of a model that defines one (`model.depth_mixing(tokens)`), mean over tokens."""
-    find, ids, groups = getattr(layout.model, "depth_mixing", None), token_ids(batch), getattr(layout, "groups", None)
+    """The depth-mixing matrix of a model that defines one (`model.depth_mixing_parts(tokens)`), mean over tokens."""
+    find, ids = getattr(layout.model, "depth_mixing_parts", None), token_ids(batch)
+    groups = getattr(layout, "groups", None)
     if find is None or ids is None or groups is None or any(row["nonfinite"] for row in rows):
         return None
     try:
-        matrix = find(ids).detach().mean((0, 1))
+        parts = find(ids)
     except UnsupportedError as error:
         return {"absent": str(error)}
-    used = metrics.effective_sources(matrix).tolist()
+    matrix = parts.matrix.detach().mean((0, 1))
+    used = metrics.effective_sources(parts.matrix.detach()).mean((0, 1)).tolist()
     for row, group in zip(rows, groups, strict=True):
         row["effective_sources"] = sum(used[site] for site in group) / len(group)
-    return {"matrix": matrix.tolist(), "tokens": ids.numel(), "reads": [group[0] for group in groups]}
+    reads = [group[0] for group in groups]
+    return {"matrix": matrix.tolist(), "tokens": ids.numel(), "reads": reads, "error": parts.error}
 
 
 def _join(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:

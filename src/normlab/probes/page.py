@@ -8,6 +8,7 @@ from typing import Any
 
 from normlab.probes import figures
 from normlab.probes.diagnosis import Diagnosis
+from normlab.probes.view import identity
 from normlab.report import Page
 from normlab.report.page import script_json
 
@@ -95,7 +96,7 @@ LINES: tuple[tuple[dict[str, str], str, bool, str], ...] = (
 def growth_sentence(d: Diagnosis) -> str:
     """The fitted exponents beside those that theory gives."""
     measured, predicted = d.summary["growth_exponent"], d.theory.get("growth_exponent")
-    theory = "theory is silent on this placement" if predicted is None else f"random weights predict {predicted:g}"
+    theory = "theory is silent on this placement" if predicted is None else f"random weights predict {predicted:.3g}"
     text = f"{d.name}: the median token's norm grows as layer^{_number(measured)} ({theory})"
     if d.lengths and len(d.lengths) > 1:
         weight, output = d.summary["max_weight_exponent"], d.summary["output_exponent"]
@@ -167,8 +168,8 @@ def _method(page: Page, d: Diagnosis) -> None:
     where = "inferred from data" if d.inferred else "from the table of architectures"
     page.text(
         f"Hooks on the model's own {d.architecture} modules ({where}). That the stream behind a layer is the stream in "
-        f"front plus its contributions was checked on data in every layer; the largest error is {d.identity_error:.1e} "
-        "of the change. Numbers are means over tokens, reduced while streaming; nothing was cached over depth."
+        f"front plus its contributions is checked on data in every layer: {identity(d)} (of the layer's change). "
+        "Numbers are means over tokens, reduced while streaming; nothing was cached over depth."
     )
 
 

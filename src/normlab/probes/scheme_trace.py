@@ -55,9 +55,14 @@ class SchemeLayout(Layout):
         return str(getattr(getattr(self.scheme, "config", None), "name", type(self.scheme).__name__))
 
     @property
+    def architecture(self) -> str:
+        return type(self.model).__name__ + " layer"
+
+    @property
     def growth_law(self) -> list[Any]:
         """What the scheme itself predicts at random weights: mean square of the stream after each layer."""
-        config, frame = getattr(self.scheme, "config", None), getattr(self.scheme, "frame", None)
+        config: Any = getattr(self.scheme, "config", None)
+        frame = getattr(self.scheme, "frame", None)
         law = config.growth(frame) if hasattr(config, "growth") and frame is not None else []
         if len(law) <= self.groups[-1][-1] + 1:
             return []

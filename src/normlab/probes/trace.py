@@ -6,6 +6,7 @@ checked on data before anything is reported (`verify`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,6 +66,11 @@ class Layout:
         found = [self.rows[id(layer)].placement for _, layer in self.layers]
         kinds = list(dict.fromkeys(found))
         return kinds[0] if len(kinds) == 1 else " + ".join(f"{found.count(kind)} x {kind}" for kind in kinds)
+
+    @property
+    def architecture(self) -> str:
+        """The class of the layers."""
+        return type(self.layers[0][1]).__name__
 
     @property
     def inferred(self) -> bool:
@@ -239,8 +245,8 @@ def verify(layout: Layout, run: Callable[[], Any]) -> list[float]:
 
     def check(record: Record) -> None:
         limit = TOLERANCE.get(record.before.dtype, 1e-4)
-        if not record.checks:  # several streams: what is read is a mix, and there is no sum to check
-            errors.append(0.0)
+        if not record.checks:  # several streams: what is read is a mix, and there is no sum to check here
+            errors.append(math.nan)
             return
         failed = next((check for check in record.checks if check[1] > limit), None)  # the first one says where
         if failed is not None:

@@ -19,11 +19,11 @@ COLUMNS = (
     ("attention_ratio", "attn/h", 8),
     ("ffn_ratio", "ffn/h", 8),
     ("block_influence", "turn", 8),
-    ("token_cosine", "tokens", 7),
+    ("token_cosine", "tokens", 9),
     ("entropy", "entropy", 8),
     ("sink_mass", "sink", 7),
     ("gradient_norm", "gradient", 9),
-    ("skip_loss_change", "skip", 8),
+    ("skip_loss_change", "skip", 10),
 )
 LINES = (
     ("norm_median", "stream norm (median token)", True),
@@ -50,15 +50,22 @@ def _header(d: Diagnosis) -> list[str]:
     lines = [
         f"{d.name}: {len(d.layers)} x {d.architecture}, {d.placement} ({where}), "
         f"{how['parameters'] / 1e6:.4g}M parameters, d = {how['width']}",
-        f"{how['tokens']} tokens in windows of {how['window']}; residual identity holds to {d.identity_error:.1e}",
+        f"{how['tokens']} tokens in windows of {how['window']}; {identity(d)}",
     ]
     if d.loss:
         chance = f" (chance {d.loss['chance']:.3f})" if d.loss.get("chance") else ""
         lines.append(f"{d.loss['name']} loss {d.loss['value']:.3f}{chance}; {how['seconds']} s on {how['device']}")
     predicted = d.theory.get("growth_exponent")
-    beside = f"; random weights predict {predicted:g}" if predicted is not None else ""
+    beside = f"; random weights predict {predicted:.3g}" if predicted is not None else ""
     lines.append(f"median norm ~ layer^{_short(d.summary.get('growth_exponent'))}{beside}")
     return [piece for line in [*lines, *(f"note: {note}" for note in d.notes)] for piece in textwrap.wrap(line, WIDTH)]
+
+
+def identity(d: Diagnosis) -> str:
+    error = d.identity_error
+    if error is None or not error > -math.inf:
+        return f"what {d.placement} reads is no sum of contributions, so no identity was checked"
+    return f"residual identity holds to {error:.1e}"
 
 
 def _verdicts(d: Diagnosis) -> list[str]:
@@ -118,12 +125,12 @@ def _mixing(d: Diagnosis) -> list[str]:
     if not matrix:
         return []
     chosen = [*(d.mixing or {})["reads"], len(matrix) - 1]
-    rows = [_squeeze([abs(value) for value in matrix[read]], 80) for read in _thin(chosen, 24)]
-    largest = max(max(row) for row in rows) or 1.0
-    lines = [f"depth mixing |M|, darkest = {_short(largest)}; columns: embedding, then {len(matrix[0]) - 1} branches"]
-    for read, row in zip(_thin(chosen, 24), rows, strict=True):
+    shown = _thin(chosen, 24)
+    lines = [f"depth mixing |M|, each row by its largest; columns: embedding, then {len(matrix[0]) - 1} branches"]
+    for read in shown:
+        row = _squeeze([abs(value) for value in matrix[read]], 80)
         label = "head" if read == len(matrix) - 1 else f"layer {chosen.index(read)}"
-        shades = "".join(_SHADES[min(5, math.ceil(5 * value / largest - 1e-9))] for value in row)
+        shades = "".join(_SHADES[min(5, math.ceil(5 * value / (max(row) or 1.0) - 1e-9))] for value in row)
         lines.append(f"{label:>9} {shades}".rstrip())
     return lines
 
