@@ -60,7 +60,8 @@ def filled(text: str) -> str | None:
     for first in SOLVENTS:
         for second in SOLVENTS:
             parts = [before, *(s for s in (first, second) if s and s not in before.split("."))]
-            whole = f"{'.'.join(parts)}>>{after}"
+            molecules = sorted(".".join(parts).split("."))  # as in the models' training sets
+            whole = f"{'.'.join(molecules)}>>{after}"
             if len(ATOMS.findall(whole)) == LENGTH:
                 return whole
     return None

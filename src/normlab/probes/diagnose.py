@@ -113,7 +113,7 @@ def diagnose(
         theory=_theory(layout, stream, rows),
         mixing=mixing,
         how={**_how(model, stream, batches, plan), **say.seconds()},
-        notes=_notes(layout, loss, healthy),
+        notes=_notes(layout, loss, healthy, causal),
     )
 
 
@@ -267,8 +267,13 @@ def _how(model: nn.Module, stream: StreamStatistics, batches: list[Any], plan: P
     }
 
 
-def _notes(layout: Layout, loss: Loss | None, healthy: bool) -> list[str]:
+def _notes(layout: Layout, loss: Loss | None, healthy: bool, causal: dict[str, Any] | None) -> list[str]:
     notes = list(layout.notes)
+    if causal and causal["better_without"] > len(causal["change"]) / 4:
+        notes.append(
+            f"without {causal['better_without']} of {len(causal['change'])} layers the loss falls: the model is sure of "
+            "wrong answers on this text, so skips were not used to judge its layers"
+        )
     if not healthy:
         notes.append("attention, gradients and skips were left out: NaN or infinities are present")
     elif loss is None:

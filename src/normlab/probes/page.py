@@ -136,7 +136,7 @@ def _plots(page: Page, diagnoses: list[Diagnosis]) -> None:
 def _correlation_caption(d: Diagnosis) -> str:
     if d.causal and d.causal["informative"]:
         return f"{d.name}: how well each cheap metric ranks layers by what skipping them costs (1 = perfectly)"
-    return f"{d.name}: the model does not beat chance on this text, so these say nothing about what layers are worth"
+    return f"{d.name}: the model does not do well on this text, so these say nothing about what layers are worth"
 
 
 def _picker(page: Page, diagnoses: list[Diagnosis]) -> None:

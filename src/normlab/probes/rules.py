@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from normlab.probes.advice import TEXTS
+from normlab.probes.causal import student
 from normlab.probes.metrics import spearman
 from normlab.probes.summary import column, finite, median
 from normlab.probes.verdicts import LIMITS, SEVERITIES, Findings, Verdict, listed, normal
@@ -259,10 +260,6 @@ def duplicated_layers(f: Findings) -> Verdict | None:
     )
 
 
-# 97.5 % quantiles of Student's t by the number of batches: an error from four numbers is itself uncertain.
-_STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
-
-
 @rule
 def wasted_layers(f: Findings) -> Verdict | None:
     causal = f.causal
@@ -270,8 +267,9 @@ def wasted_layers(f: Findings) -> Verdict | None:
         return None
     limit = LIMITS["wasted"] * causal["learnt"]
     errors = [0.0 if math.isnan(error) else error for error in causal["error"]]
-    wide = _STUDENT.get(causal["batches"], 2.0)
-    upper = [change + wide * error for change, error in zip(causal["change"], errors, strict=True)]
+    upper = [
+        change + student(causal["batches"]) * error for change, error in zip(causal["change"], errors, strict=True)
+    ]
     layers = tuple(i for i, value in enumerate(upper) if value < limit)
     if not layers:
         return None
