@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -94,7 +95,9 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
             )  # fmt: skip
     except UnsupportedError:
         raise
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except pickle.UnpicklingError:
+        raise InputError(f"the pickle in {source!r} holds more than tensors; its code was not run") from None
+    except Exception as error:  # loaders of other libraries: whatever they raise, the user gets one sentence
         if "trust_remote_code" in str(error):
             raise UnsupportedError(_remote(source)) from None
         raise InputError(f"{source!r} could not be loaded as a Hugging Face model: {_first_line(error)}") from None
