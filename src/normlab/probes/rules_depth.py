@@ -7,7 +7,7 @@ import math
 from normlab.probes.causal import student
 from normlab.probes.rulebook import rule, verdict
 from normlab.probes.summary import column, finite, median
-from normlab.probes.verdicts import LIMITS, Findings, Verdict, listed
+from normlab.probes.verdicts import LIMITS, Findings, Verdict, listed, normal
 
 
 @rule
@@ -78,7 +78,7 @@ def unbounded_mixing(f: Findings) -> Verdict | None:
         value,
         LIMITS["gain"],
         layers,
-        "1 for doubly stochastic mixing (mHC)",
+        f"1 for doubly stochastic mixing; {normal('composite_gain')}",
     )
 
 
@@ -100,5 +100,5 @@ def stream_homogenisation(f: Findings) -> Verdict | None:
         value,
         LIMITS["homogeneous"],
         layers,
-        "below 0.95 behind the first quarter of the layers",
+        f"late layers: {normal('homogenisation')}; hyper-connections start with equal streams",
     )

@@ -100,7 +100,7 @@ class StreamStatistics:
         sums["norm_median"].add(float(norms.median()))
         sums["nonfinite"].add(float((~torch.isfinite(norms)).sum()))
         n = x.shape[1]
-        direction = torch.einsum("btd,bt->bd", x.float(), 1 / norms.clamp_min(1e-30)) / n
+        direction = torch.bmm((1 / norms.clamp_min(1e-30)).unsqueeze(1), x.float()).squeeze(1) / n
         length = direction.square().sum(-1)
         sums["token_cosine"].add(float(((length * n - 1) / max(n - 1, 1)).mean()))
         sums["token_variance"].add(float((1 - length).mean()))

@@ -220,7 +220,9 @@ def assemble(row: Row, scratch: _Scratch, after: Tensor, *, verify: bool) -> Rec
     for branch in row.branches:
         base = scratch.outputs[branch.carry] if branch.carry else stream
         added = scratch.outputs[branch.added].reshape(stream.shape)
-        summed = base + added
+        # Behind the last branch the layer's own output is the sum: `verify` has shown it, so it is not added up again.
+        last = not verify and branch is row.branches[-1] and after.shape == stream.shape
+        summed = after if last else base + added
         if verify and branch.pre and branch.pre in scratch.inputs:
             seen = start if branch.parallel else stream
             error = mismatch(scratch.inputs[branch.pre], seen, seen)

@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from normlab.probes.summary import finite
-
 SEVERITIES = ("bad", "warn", "note")
 
 LIMITS = {
@@ -70,15 +68,21 @@ def reference() -> dict[str, Any]:
 
 
 def normal(name: str) -> str:
-    """`random 0.12 ... 0.31, SmolLM2-135M 0.22, ...` from the reference file."""
+    """`random models 0.12 to 0.31, SmolLM2-135M 0.22, ..., reaction models 0.2 to 0.3` from the reference file."""
     models = reference()["models"]
-    randoms = finite([m["summary"].get(name, math.nan) or math.nan for m in models.values() if m["kind"] == "random"])
-    parts = [f"random models {_show(min(randoms))} to {_show(max(randoms))}"] if randoms else []
-    for label, model in models.items():
-        value = model["summary"].get(name)
-        if model["kind"] == "trained" and value is not None:
-            parts.append(f"{label} {_show(value)}")
-    return ", ".join(parts) or "no reference"
+    parts = [_range("random models", _values(models, name, "random"))]
+    parts += [f"{label} {_show(value)}" for label, value in _values(models, name, "trained").items()]
+    parts.append(_range("four reaction models", _values(models, name, "held out")))
+    return ", ".join(part for part in parts if part) or "no reference"
+
+
+def _values(models: dict[str, Any], name: str, kind: str) -> dict[str, float]:
+    found = {label: model["summary"].get(name) for label, model in models.items() if model["kind"] == kind}
+    return {label: value for label, value in found.items() if value is not None and math.isfinite(value)}
+
+
+def _range(label: str, values: dict[str, float]) -> str:
+    return f"{label} {_show(min(values.values()))} to {_show(max(values.values()))}" if values else ""
 
 
 def _show(value: float) -> str:
