@@ -75,6 +75,12 @@ TEXTS = {
         "prune it: normlab prune MODEL; in a new model, fewer layers or a scheme that lets late layers "
         "act (ln_scaling)",
     ),
+    "unbounded_mixing": Text(
+        "what the streams carry past the branches is multiplied by this on the way up, and gradients on the way down: "
+        "deep hyper-connections become unstable by it",
+        "keep the mixing doubly stochastic (normlab swap MODEL --scheme mhc), or no weight decay and a lower learning "
+        "rate on the mixing coefficients",
+    ),
     "stream_homogenisation": Text(
         "n streams that carry the same vector cost n times the memory for one stream's worth",
         "fewer streams, or check that the residual mixing is applied and doubly stochastic",
