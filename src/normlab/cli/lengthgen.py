@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
 
         given = {key: value for key, value in context.params.items() if key not in _OWN}
         chosen = find(experiment) if experiment else None
-        how = {"workers": workers or None, "device": pick_device(device)}
+        how: dict[str, Any] = {"workers": workers or None, "device": pick_device(device)}
         if chosen is None:
             result, page = _run(given, out, **how)
         else:
