@@ -31,7 +31,7 @@ def save_model(folder, kind="LlamaForCausalLM", config="LlamaConfig", vocabulary
     torch.manual_seed(0)
     shape = {"vocab_size": vocabulary, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
              "intermediate_size": 48, "max_position_embeddings": 128}  # fmt: skip
-    model = getattr(transformers, kind)(getattr(transformers, config)(**shape, **options))
+    model = getattr(transformers, kind)(getattr(transformers, config)(**{**shape, **options}))
     model.save_pretrained(folder)
     save_tokenizer(folder)
     return model
@@ -127,7 +127,46 @@ def test_the_encoder_of_t5(text, tmp_path, capsys):
     assert diagnose(tmp_path / "t5", "--text", text, "--json", out=tmp_path / "out") == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["layers"]) == 3
-    assert "the encoder alone was read" in found["notes"]
+    assert "the encoder alone was read; the decoder half is not traced" in found["notes"]
+    assert found["loss"]["name"] == "contrastive"
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "vit"
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    config = transformers.ViTConfig(**shape, image_size=16, patch_size=4)
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0]})
+    )
+    return folder
+
+
+def test_a_vision_model_on_generated_images(vit, tmp_path, capsys):
+    assert run(["diagnose", str(vit), "--json", "--out", str(tmp_path), "--windows", "16"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["placement"], len(found["layers"])) == ("pre_norm", 3)
+    assert found["how"]["tokens"] == 16 * 17  # patches and [CLS]
+    assert found["loss"]["name"] == "contrastive"
+    assert len(found["causal"]["change"]) == 3
+    assert any("--images FOLDER" in note for note in found["notes"])
+
+
+def test_a_vision_model_on_a_folder_of_images(vit, tmp_path, capsys):
+    image = pytest.importorskip("PIL.Image")
+    from normlab.probes import pictures
+
+    for i, colour in enumerate([(255, 0, 0), (0, 51, 255)]):
+        image.new("RGB", (40, 20), colour).save(tmp_path / f"{i}.png")
+    pixels = pictures.read_images(tmp_path, (3, 16, 16), count=8, scale=pictures.scaling(str(vit)))
+    assert pixels.shape == (2, 3, 16, 16)
+    assert pixels[1, :, 5, 5].tolist() == pytest.approx([0, 0.2, 1])
+    assert run(["diagnose", str(vit), "--json", "--out", str(tmp_path / "out"), "--images", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["how"]["images"] == str(tmp_path)
+    assert found["notes"] == []
 
 
 def test_nan_weights_are_a_verdict_not_a_crash(text, tmp_path, capsys):
@@ -139,7 +178,7 @@ def test_nan_weights_are_a_verdict_not_a_crash(text, tmp_path, capsys):
     assert "non_finite: NaN or infinity in weights model.layers.1.mlp.down_proj.weight" in capsys.readouterr().out
 
 
-def bad(llama, text, tmp_path):
+def bad(llama, vit, text, tmp_path):
     """name -> (arguments, what the one sentence must contain)."""
     empty, short, strange = tmp_path / "empty.txt", tmp_path / "short.txt", tmp_path / "strange"
     empty.write_text(" \n")
@@ -162,6 +201,14 @@ def bad(llama, text, tmp_path):
     shape = {"vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
     ffn = {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
     transformers.BartModel(transformers.BartConfig(**shape, **ffn)).save_pretrained(bart)
+    flat = tmp_path / "flat"
+    save_model(flat, num_hidden_layers=0)
+    foreign = tmp_path / "foreign.txt"
+    foreign.write_text("wholly other words that this vocabulary has never seen before " * 20)
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    for file in llama.iterdir():
+        (torn / file.name).write_bytes(file.read_bytes()[: 2000 if file.suffix == ".safetensors" else None])
     numbers = tmp_path / "numbers.txt"
     numbers.write_text("1 2 three")
     return {
@@ -180,12 +227,18 @@ def bad(llama, text, tmp_path):
         "unknown package": (["package:no-such-thing", "--text", text], "is not installed here"),
         "two texts": ([bart, "--text", text], "is an encoder-decoder (bart)"),
         "unknown id": (["no-such-user/no-such-model", "--text", text], "could not be loaded"),
+        "no repeated layers": ([flat, "--text", text], "has no repeated layers"),
+        "another vocabulary": ([llama, "--text", foreign], "do not belong together"),
+        "torn weights": ([torn, "--text", text], "could not be loaded"),
+        "images for text": ([llama, "--text", text, "--images", tmp_path], "reads text"),
+        "no images": ([vit, "--images", strange], "holds no images"),
+        "no image folder": ([vit, "--images", tmp_path / "none"], "there is no folder"),
         "no device": ([llama, "--text", text, "--device", "tpu"], "unknown device"),
     }  # fmt: skip
 
 
-def test_bad_input_is_one_clear_sentence(llama, text, tmp_path, capsys):
-    for name, (arguments, expected) in bad(llama, text, tmp_path).items():
+def test_bad_input_is_one_clear_sentence(llama, vit, text, tmp_path, capsys):
+    for name, (arguments, expected) in bad(llama, vit, text, tmp_path).items():
         extra = [] if "--window" in arguments else ["--window", "32"]
         code = run(["diagnose", *map(str, arguments), *extra, "--out", str(tmp_path / "out")])
         shown = capsys.readouterr()

@@ -36,7 +36,7 @@ def removed(model, path, layers):
 def test_skip_equals_a_model_without_the_layer(name):
     model, batch = build(name), inputs(name)
     layout = locate(model, lambda: model(**batch))
-    loss = pick("auto", model, batch, mask_id=3) or Loss("hidden", hidden_loss)
+    loss = Loss("hidden", hidden_loss) if name == "t5_encoder" else pick("auto", model, batch, mask_id=3)
     effects = skip_layers(layout, batch, loss, runs=[(0, 2), (1, 2)])
     assert effects.shortcut
     with torch.no_grad():

@@ -23,6 +23,22 @@ def test_peri_is_pre_on_another_clock():
     assert curve[9] < 0.9 < curve[10]  # 9.523
 
 
+def test_the_slow_schemes_pass_their_times():
+    """sqrt-scaling 4.170 and 7.464, LayerNorm scaling 8.55 and 24.8: cosine 0.1 and 0.5."""
+    root = [0.0, *expected.sphere_cosine("sqrt_scaling", 0.0, 9, tokens=256, beta=5.0)]
+    assert root[4] < 0.1 < root[5]
+    assert root[7] < 0.5 < root[8]
+    scaled = [0.0, *expected.sphere_cosine("ln_scaling", 0.0, 26, tokens=256, beta=5.0)]
+    assert scaled[8] < 0.1 < scaled[9]
+    assert scaled[24] < 0.5 < scaled[25]
+
+
+def test_the_law_of_a_scheme_becomes_an_exponent():
+    assert expected.law_exponent([4.0 * n**1.4 for n in range(1, 9)]) == pytest.approx(0.7)
+    assert expected.law_exponent([1.0, (0.5, 2.0), 3.0]) is None
+    assert expected.law_exponent([1.0, None]) is None
+
+
 def test_bounds_and_exponents():
     low, high = expected.xiong_bounds(2, 64)
     assert low == pytest.approx([math.sqrt(1.5 * 64), math.sqrt(2 * 64)])

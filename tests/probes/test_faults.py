@@ -308,22 +308,3 @@ def test_a_model_at_chance_has_no_wasted_layers():
     found = run(model, attention=False)
     assert not found.causal["informative"]
     assert found.verdict("wasted_layers") is None
-
-
-def test_dilution_is_found_in_a_deep_stream_that_outgrows_its_branches():
-    """64 pre-norm layers whose embedding is large: late branches are small corrections."""
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=48, num_attention_heads=4, intermediate_size=96,
-        initializer_range=0.12,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        for layer in model.model.layers[8:]:  # the first layers are strong, the rest as small as at a GPT-2 start
-            layer.mlp.down_proj.weight *= 0.2
-            layer.self_attn.o_proj.weight *= 0.2
-    found = diagnose(model, [{"input_ids": tokens()}], skips=False, attention=False)
-    assert found.verdict("pre_norm_dilution") is not None, (
-        found.summary["early_contribution"],
-        found.summary["late_contribution"],
-    )

@@ -35,6 +35,36 @@ def test_masked_loss_hides_what_it_asks_for():
     assert torch.equal(seen[0][~hidden], batch["input_ids"][~hidden])
 
 
+def test_special_tokens_are_never_masked():
+    """Two of them in a short window can be half of the loss of a model that is nearly perfect."""
+    model, batch = build("bert"), inputs("bert", batch=8, tokens=40)
+    batch["input_ids"][:, 0], batch["input_ids"][:, 20], batch["input_ids"][:, -1] = 90, 91, 92
+    seen = []
+    model.register_forward_pre_hook(lambda m, a, k: seen.append(k["input_ids"]), with_kwargs=True)
+    pick("auto", model, batch, mask_id=3, special_ids=(90, 91, 92))(model, batch)
+    for column, token in ((0, 90), (20, 91), (-1, 92)):
+        assert bool((seen[0][:, column] == token).all())
+    assert bool((seen[0] == 3).any(1).all())
+
+
+def test_images_make_a_contrastive_loss():
+    model, batch = build("vit"), inputs("vit", batch=4)
+    loss = pick("auto", model, batch)
+    assert loss.name == "contrastive"
+    assert loss.chance == pytest.approx(math.log(4))
+    with torch.no_grad():
+        assert math.isfinite(float(loss(model, batch)))
+
+
+def test_a_head_that_no_loss_fits_gets_none():
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+    )
+    assert pick("auto", transformers.BertForSequenceClassification(config), inputs("bert")) is None
+
+
 def test_labels_in_a_batch_mean_the_models_own_loss():
     model, batch = build("llama"), inputs("llama")
     batch = {**batch, "labels": batch["input_ids"]}

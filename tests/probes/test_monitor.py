@@ -187,3 +187,18 @@ def test_ddp_reports_the_reduced_gradient_on_every_rank(tmp_path):
     for values in (first, second):
         assert values["gradient/layer_1/norm"] == pytest.approx(gradient, rel=1e-4)
         assert values["gradient/total/norm"] == pytest.approx(total, rel=1e-4)
+
+
+def test_overhead_is_how_much_longer_a_measured_step_takes(monkeypatch):
+    """Hooks and all: the time of whole steps, not of the lines inside the monitor. The first step is left out."""
+    from normlab.probes import monitor as module
+
+    clock = iter(range(10**6))
+    model = small_llama()
+    watch = Monitor(model, every=2)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: float(next(clock)))
+    train(model, batches(6), watch)
+    ticks = {kind: list(times) for kind, times in watch._steps.items()}
+    assert (len(ticks[True]), len(ticks[False])) == (2, 3)  # steps 2 and 4, steps 1, 3 and 5
+    assert watch.overhead == (ticks[True][0] - ticks[False][0]) * 3
+    assert watch.overhead > 0

@@ -73,12 +73,6 @@ def test_skipping_a_layer_is_a_model_without_its_branches():
     assert effects.loss[1] != pytest.approx(effects.baseline, rel=1e-4)
 
 
-def test_streams_that_are_alike_are_reported():
-    model, ids = build("hyper_connections"), tokens()
-    found = diagnose(model, [ids], skips=False)
-    assert all("homogenisation" in row for row in found.layers)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_attention_weights_give_sdpas_output(causal, grouped):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,9 @@ from normlab.cli._options import Device, Json, Out, Seed, pick_device
 
 if TYPE_CHECKING:
     from normlab.probes.diagnosis import Diagnosis
+    from normlab.probes.loading import Loaded
+
+SAMPLE = "the sample of the package (The Devil's Dictionary, 1911)"
 
 Models = Annotated[
     list[str],
@@ -25,8 +29,13 @@ Text = Annotated[
     Path | None, typer.Option("--text", help="A text file; a public-domain sample serves if none is given.")
 ]
 Tokens = Annotated[Path | None, typer.Option("--tokens", help="Token ids instead of text: a JSON list or numbers.")]
+Images = Annotated[
+    Path | None, typer.Option("--images", help="A folder of images for a model that reads them; generated ones serve.")
+]
 Window = Annotated[int, typer.Option("--window", min=4, help="Tokens in a window.")]
-Windows = Annotated[int | None, typer.Option("--windows", min=1, help="How many windows: 8; 32 for sentence encoders.")]
+Windows = Annotated[
+    int | None, typer.Option("--windows", min=1, help="How many windows or images: 8; 32 for encoders.")
+]
 LossName = Annotated[str, typer.Option("--loss", help="auto, causal, masked, contrastive or none.")]
 Longest = Annotated[int, typer.Option("--max-length", min=64, help="Longest text for attention against length.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="Also write the layer table to this file.")]
@@ -43,6 +52,7 @@ def register(app: typer.Typer) -> None:
         models: Models,
         text: Text = None,
         tokens: Tokens = None,
+        images: Images = None,
         window: Window = 256,
         windows: Windows = None,
         loss: LossName = "auto",
@@ -62,7 +72,8 @@ def register(app: typer.Typer) -> None:
         from normlab.probes.diagnosis import table_csv
         from normlab.probes.texts import read_text, read_tokens
 
-        content = read_tokens(tokens) if tokens is not None else read_text(text)
+        content = Content(read_tokens(tokens) if tokens is not None else read_text(text), images)
+        content.named = str(tokens) if tokens else str(text) if text else SAMPLE
         place = pick_device(device)
         found = []
         for model in models:
@@ -73,8 +84,6 @@ def register(app: typer.Typer) -> None:
             from normlab.files import write_text
 
             write_text(csv, table_csv(found))
-        for d in found:
-            d.how["text"] = str(tokens or text or "the sample of the package (The Devil's Dictionary, 1911)")
         _write(found, out, html=html)
         _show(found, json=json)
         if not json:
@@ -83,42 +92,80 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1)
 
 
+@dataclass
+class Content:
+    """What the models are shown: text or token ids, and a folder of images for those that read pixels."""
+
+    text: Any
+    images: Path | None
+    named: str = ""
+
+
 def _one(
     source: str,
-    content: Any,
+    content: Content,
     *,
     shape: tuple[int, int | None],
     safety: dict[str, bool],
     device: str,
     options: dict[str, Any],
 ) -> Diagnosis:
-    import torch
-
     from normlab.cli._runs import is_run, load_run
-    from normlab.errors import UnsupportedError
     from normlab.probes.diagnose import diagnose
     from normlab.probes.loading import load
-    from normlab.probes.texts import frame, tokenize, windows
 
     stages = Stages(source)
     stages("loading", 0, 0)
     loaded = load_run(source) if is_run(source) else load(source, **safety)
-    if getattr(loaded.model, "main_input_name", "input_ids") != "input_ids":
-        raise UnsupportedError(
-            f"{loaded.name} reads {loaded.model.main_input_name}, not text; call nl.diagnose(model, batches) in Python"
-        )
-    ids = content if isinstance(content, torch.Tensor) else tokenize(loaded, content)
-    headless = type(loaded.model).__name__.endswith("Model")  # its loss compares windows with each other
-    length, count = shape[0], shape[1] or (32 if headless else 8)
-    rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
-    batches: list[Any] = [part.to(device) for part in rows.split(8)]
-    if hasattr(loaded.model, "main_input_name"):  # transformers' models want names, ours a tensor
-        batches = [{"input_ids": part} for part in batches]
-    mask = getattr(loaded.tokenizer, "mask_token_id", None)
-    result = diagnose(loaded.model.to(device), batches, name=loaded.name, mask_id=mask, progress=stages, **options)
+    reads = getattr(loaded.model, "main_input_name", None)
+    if reads == "pixel_values":
+        batches, shown = _pictures(loaded, source, content, shape[1] or 32, options["seed"])
+    else:
+        batches, shown = _windows(loaded, content, shape), content.named
+        options["mask_id"] = getattr(loaded.tokenizer, "mask_token_id", None)
+        options["special_ids"] = tuple(getattr(loaded.tokenizer, "all_special_ids", ()))
+    batches = [part.to(device) for part in batches]
+    named = [{reads: part} for part in batches] if reads else batches  # transformers' models want names, ours a tensor
+    result = diagnose(loaded.model.to(device), named, name=loaded.name, progress=stages, **options)
     result.notes += loaded.notes
+    result.how["text" if reads != "pixel_values" else "images"] = shown
     stages.end()
     return result
+
+
+def _windows(loaded: Loaded, content: Content, shape: tuple[int, int | None]) -> list[Any]:
+    import torch
+
+    from normlab.errors import InputError, UnsupportedError
+    from normlab.probes.texts import frame, tokenize, windows
+
+    reads = getattr(loaded.model, "main_input_name", "input_ids")
+    if reads != "input_ids":
+        raise UnsupportedError(
+            f"{loaded.name} reads {reads}, neither text nor images; call nl.diagnose(model, batches) in Python"
+        )
+    if content.images is not None:
+        raise InputError(f"--images was given, but {loaded.name} reads text; leave it out")
+    ids = content.text if isinstance(content.text, torch.Tensor) else tokenize(loaded, content.text)
+    name = type(loaded.model).__name__
+    # Without a head the loss compares windows with each other, and a masked one counts a seventh of the tokens.
+    length, count = shape[0], shape[1] or (32 if name.endswith(("Model", "ForMaskedLM")) else 8)
+    rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
+    return list(rows.split(8))
+
+
+def _pictures(loaded: Loaded, source: str, content: Content, count: int, seed: int) -> tuple[list[Any], str]:
+    from normlab.probes import pictures
+
+    shape, scale = pictures.size_of(loaded.model), pictures.scaling(source)
+    if content.images is not None:
+        pixels = pictures.read_images(content.images, shape, count=count, scale=scale)
+        shown = str(content.images)
+    else:
+        pixels = pictures.sample_images(shape, count=count, seed=seed, scale=scale)
+        shown = "generated colour fields with discs"
+        loaded.notes.append("the images are generated, not photographs: pass --images FOLDER for numbers on real ones")
+    return list(pixels.split(8)), shown
 
 
 def _write(found: list[Diagnosis], out: Path, *, html: bool) -> None:

@@ -106,7 +106,7 @@ def _is_explicit(context: typer.Context, name: str) -> bool:
 
 def _run(options: dict[str, Any], out: Path, *, workers: int | None, device: str) -> tuple[dict[str, Any], Path]:
     from normlab.experiments import lengthgen_page
-    from normlab.experiments.workers import run_cells
+    from normlab.experiments.runs import run_cells
 
     config = _configure(options)
     summaries = run_cells(config.cells(), out, workers=workers, device=device, quiet=False)

@@ -225,8 +225,20 @@ CHEAP = (
 )
 
 
-def causal_report(effects: list[SkipEffects], chance: float | None) -> dict[str, Any]:
-    """Means over batches, with the standard error of each layer's effect (nan with a single batch)."""
+# 97.5 % quantiles of Student's t by the number of batches: an error from four numbers is itself uncertain.
+_STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
+
+
+def student(batches: int) -> float:
+    """By how many standard errors a mean over so many batches is trusted."""
+    return _STUDENT.get(batches, 2.0)
+
+
+def causal_report(effects: list[SkipEffects], chance: float | None, *, shared: bool = False) -> dict[str, Any]:
+    """Means over batches, with the standard error of each layer's effect (nan with a single batch).
+
+    `shared`: one block is applied many times (ALBERT), so that leaving out any application gives the same model.
+    """
     depth = len(effects[0].loss)
     changes = [[effect.loss[layer] - effect.baseline for effect in effects] for layer in range(depth)]
     loss = statistics.fmean(effect.baseline for effect in effects)
@@ -240,15 +252,21 @@ def causal_report(effects: list[SkipEffects], chance: float | None) -> dict[str,
         if length not in best or change < best[length]["change"]:
             best[length] = {"first": first, "length": length, "change": change}
     learnt = chance - loss if chance is not None else math.nan
+    means = [statistics.fmean(values) for values in changes]
+    errors = [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else math.nan for v in changes]
+    better = sum(mean + student(len(effects)) * error < 0 for mean, error in zip(means, errors, strict=True))
     return {
         "loss": loss,
         "chance": chance,
         "learnt": learnt,
-        # A model that does not beat chance has nothing to lose: skipping its layers says nothing about them.
-        "informative": bool(chance and learnt > 0.05 * chance),
+        # A model that does not beat chance has nothing to lose, and one whose loss falls without its layers is sure of
+        # wrong answers (a text that is not of its kind): skipping says nothing about what its layers are worth.
+        "informative": bool(chance and learnt > 0.05 * chance) and better <= depth / 4,
+        "better_without": better,
         "batches": len(effects),
-        "change": [statistics.fmean(values) for values in changes],
-        "error": [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else math.nan for v in changes],
+        "shared": shared,
+        "change": means,
+        "error": errors,
         "runs": [best[length] for length in sorted(best)],
         "later": effects[0].later,
     }

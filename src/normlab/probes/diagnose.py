@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.errors import InputError
-from normlab.probes import expected, gradients
+from normlab.errors import InputError, UnsupportedError
+from normlab.probes import expected, gradients, metrics, portions
 from normlab.probes.causal import causal_report, correlations, skip_layers
 from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.loading import eager_attention
@@ -23,8 +23,7 @@ from normlab.probes.losses import Loss, call, pick, token_ids, with_ids
 from normlab.probes.roles import Row
 from normlab.probes.rules import judge
 from normlab.probes.statistics import AttentionStatistics, StreamStatistics
-from normlab.probes.summary import column, summarise
-from normlab.probes.texts import position_limit
+from normlab.probes.summary import column, finite, summarise
 from normlab.probes.trace import Layout, slow_path, tracer, verify
 from normlab.probes.verdicts import Findings
 from normlab.probes.weights import duplicates, nonfinite_weights
@@ -36,6 +35,7 @@ class Plan:
 
     loss: Any = "auto"  # "causal", "masked", "contrastive", "none", or a function of (model, batch)
     mask_id: int | None = None
+    special_ids: tuple[int, ...] = ()  # [CLS], [SEP], ...: the masked loss leaves them alone
     attention: bool = True
     lengths: tuple[int, ...] | None = None  # None: 64, 128, ... up to the limit of the model and of the text
     longest: int = 1024
@@ -67,27 +67,27 @@ def diagnose(
     batches = list(batches)
     if not batches:
         raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
-    say = progress or _silent
-    start = time.perf_counter()
+    say = _Clock(progress)
     with _prepared(model):
-        small = _first_rows(batches[0])
+        small = portions.first_rows(batches[0])
         layout = locate(model, lambda: call(model, small), row=row)
         say("checking the residual identity", 0, 0)
         errors = verify(layout, lambda: call(model, small))
         say("streaming statistics", 0, 0)
         stream = _stream(layout, batches)
         rows = stream.rows()
+        mixing = _mixing(layout, small, rows)
         broken = nonfinite_weights(model)
         healthy = not broken and not any(r["nonfinite"] for r in rows)
         lengths: list[dict[str, Any]] = []
         if plan.attention and healthy:
             say("attention", 0, 0)
             lengths = _attention(layout, batches, rows, plan)
-        loss = pick(plan.loss, model, batches[0], mask_id=plan.mask_id, seed=plan.seed) if healthy else None
+        loss = _loss(plan, model, batches[0]) if healthy else None
         value = math.nan
         if loss is not None:
             say("gradients", 0, 0)
-            found, value = gradients.measure(layout, _some(batches, plan.gradient_tokens, loss), loss)
+            found, value = gradients.measure(layout, portions.some(batches, plan.gradient_tokens, loss), loss)
             _join(rows, found)
         causal = None
         if loss is not None and plan.skips:
@@ -95,14 +95,13 @@ def diagnose(
             _join(rows, [{"layer": i, "skip_loss_change": value} for i, value in enumerate(causal["change"])])
             causal["correlation"] = correlations(rows, causal["change"])
     summary = summarise(rows, lengths)
-    alike = [value for value in column(rows, "homogenisation") if value == value]
-    findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal, alike)
+    findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal)
     return Diagnosis(
         name=name or type(model).__name__,
-        architecture=type(layout.layers[0][1]).__name__,
+        architecture=layout.architecture,
         placement=layout.placement,
         inferred=layout.inferred,
-        identity_error=max(errors),
+        identity_error=max(finite([*errors, (mixing or {}).get("error", math.nan)]), default=math.nan),
         embedding=stream.embedding,
         layers=rows,
         summary=summary,
@@ -112,13 +111,33 @@ def diagnose(
         causal=causal,
         loss={"name": loss.name, "value": value, "chance": loss.chance} if loss else None,
         theory=_theory(layout, stream, rows),
-        how=_how(model, stream, batches, plan, time.perf_counter() - start),
-        notes=_notes(layout, loss, healthy),
+        mixing=mixing,
+        how={**_how(model, stream, batches, plan), **say.seconds()},
+        notes=_notes(layout, loss, healthy, causal),
     )
 
 
-def _silent(_stage: str, _done: int, _total: int) -> None:
-    """No progress is shown."""
+class _Clock:
+    """Tells the progress on, and keeps how long each stage took."""
+
+    def __init__(self, progress: Callable[[str, int, int], None] | None) -> None:
+        self.progress, self.start = progress, time.perf_counter()
+        self.begins: list[tuple[str, float]] = []
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if not self.begins or self.begins[-1][0] != stage:
+            self.begins.append((stage, time.perf_counter()))
+        if self.progress is not None:
+            self.progress(stage, done, total)
+
+    def seconds(self) -> dict[str, Any]:
+        ends = [*(begin for _, begin in self.begins[1:]), time.perf_counter()]
+        stages = {name: round(end - begin, 1) for (name, begin), end in zip(self.begins, ends, strict=True)}
+        return {"seconds": round(ends[-1] - self.start, 1), "stages": stages}
+
+
+def _loss(plan: Plan, model: nn.Module, batch: Any) -> Loss | None:
+    return pick(plan.loss, model, batch, mask_id=plan.mask_id, special_ids=plan.special_ids, seed=plan.seed)
 
 
 @contextmanager
@@ -139,12 +158,6 @@ def _prepared(model: nn.Module) -> Iterator[None]:
             config.use_cache = cached  # type: ignore[union-attr]
 
 
-def _first_rows(batch: Any, *, rows: int = 2, tokens: int = 64) -> Any:
-    """A small piece of a batch for the identity check: it is of the same kind, and every layer is still run."""
-    ids = token_ids(batch)
-    return batch if ids is None else with_ids(batch, ids[:rows, :tokens])
-
-
 def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
     statistics = StreamStatistics()
     with tracer(layout, statistics), torch.no_grad(), slow_path():
@@ -158,26 +171,15 @@ def _attention(layout: Layout, batches: list[Any], rows: list[dict[str, Any]], p
     with eager_attention(layout.model):
         first = AttentionStatistics()
         with tracer(layout, first, weights=True), torch.no_grad(), slow_path():
-            call(layout.model, _first_rows(batches[0], tokens=1 << 30))
+            call(layout.model, portions.first_rows(batches[0], tokens=1 << 30))
         found = first.rows()
         if not any("entropy" in row for row in found):
             return []
         _join(rows, found)
-        return [_at_length(layout, batches[0], text, plan) for text in _texts(layout.model, batches, plan)]
+        return [_at_length(layout, batches[0], text) for text in portions.texts(layout.model, batches, plan)]
 
 
-def _texts(model: nn.Module, batches: list[Any], plan: Plan) -> list[Tensor]:
-    """Token ids [1, n] ([2, n] up to 256) for each length n, cut from all batches laid end to end."""
-    parts = [ids for ids in (token_ids(batch) for batch in batches) if ids is not None]
-    if not parts:
-        return []
-    ids = torch.cat([part.flatten() for part in parts])
-    limit = min(len(ids), plan.longest, position_limit(model) or plan.longest)
-    wanted = plan.lengths or [64 << k for k in range(20) if 64 << k <= limit]
-    return [ids[: n * (2 if n <= 256 and len(ids) >= 2 * n else 1)].reshape(-1, n) for n in wanted if n <= limit]
-
-
-def _at_length(layout: Layout, batch: Any, ids: Tensor, plan: Plan) -> dict[str, Any]:
+def _at_length(layout: Layout, batch: Any, ids: Tensor) -> dict[str, Any]:
     statistics = AttentionStatistics()
     with tracer(layout, statistics, weights=True), torch.no_grad(), slow_path():
         call(layout.model, with_ids(batch, ids))
@@ -196,8 +198,8 @@ def _skips(
     say: Callable[[str, int, int], None],
 ) -> dict[str, Any]:
     """Skip layers on several small batches, so that each effect has a standard error."""
-    parts = _skip_batches(batches, loss, plan)
-    runs = _candidates(stream.angular_matrix())
+    parts = portions.skip_batches(batches, loss, plan)
+    runs = portions.candidate_runs(stream.angular_matrix())
     depth, effects = len(stream.rows()), []
     for number, part in enumerate(parts):
 
@@ -207,40 +209,25 @@ def _skips(
                 yield step
 
         effects.append(skip_layers(layout, part, loss, runs=runs, track=track))
-    return causal_report(effects, loss.chance)
+    return causal_report(effects, loss.chance, shared=len(layout.layers) == 1 < depth)
 
 
-def _some(batches: list[Any], tokens: int, loss: Loss) -> list[Any]:
-    """Whole windows, about so many tokens; a contrastive batch is not cut, because its windows are its negatives."""
-    ids = token_ids(batches[0])
-    if ids is None or (isinstance(batches[0], dict) and "labels" in batches[0]):
-        return batches
-    rows = max(1, tokens // ids.shape[1])
-    if loss.name == "contrastive" or rows >= len(ids):
-        return batches[: max(1, rows // len(ids))]
-    return [with_ids(batches[0], ids[:rows])]
-
-
-def _skip_batches(batches: list[Any], loss: Loss, plan: Plan) -> list[Any]:
-    """Four batches of about `skip_tokens` / 4 tokens each; the contrastive loss needs whole batches of windows."""
-    ids = token_ids(batches[0])
-    if ids is None or loss.name == "contrastive" or (isinstance(batches[0], dict) and "labels" in batches[0]):
-        return batches[:4]
-    length = min(ids.shape[1], 128)
-    rows = max(1, plan.skip_tokens // length // 4)
-    windows = torch.cat([token_ids(batch)[:, :length] for batch in batches])[: 4 * rows]  # type: ignore[index]
-    return [with_ids(batches[0], part) for part in windows.split(rows)]
-
-
-def _candidates(angular: list[list[float | None]], *, tries: int = 3) -> list[tuple[int, int]]:
-    """Runs worth skipping: for n = 2, 4, 8 ... up to half of the depth, the starts with the least angular distance."""
-    depth, runs, length = len(angular), [], 2
-    while length <= depth // 2:
-        starts = [s for s in range(depth - length + 1) if angular[s][length - 1] is not None]
-        starts.sort(key=lambda s: angular[s][length - 1] or 0.0)
-        runs += [(start, length) for start in starts[:tries]]
-        length *= 2
-    return runs
+def _mixing(layout: Layout, batch: Any, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The depth-mixing matrix of a model that defines one (`model.depth_mixing_parts(tokens)`), mean over tokens."""
+    find, ids = getattr(layout.model, "depth_mixing_parts", None), token_ids(batch)
+    groups = getattr(layout, "groups", None)
+    if find is None or ids is None or groups is None or any(row["nonfinite"] for row in rows):
+        return None
+    try:
+        parts = find(ids)
+    except UnsupportedError as error:
+        return {"absent": str(error)}
+    matrix = parts.matrix.detach().mean((0, 1))
+    used = metrics.effective_sources(parts.matrix.detach()).mean((0, 1)).tolist()
+    for row, group in zip(rows, groups, strict=True):
+        row["effective_sources"] = sum(used[site] for site in group) / len(group)
+    reads = [group[0] for group in groups]
+    return {"matrix": matrix.tolist(), "tokens": ids.numel(), "reads": reads, "error": parts.error}
 
 
 def _join(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
@@ -250,20 +237,20 @@ def _join(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
 
 
 def _theory(layout: Layout, stream: StreamStatistics, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    start = stream.embedding
+    start, law = stream.embedding, getattr(layout, "growth_law", [])
     low, high = expected.xiong_bounds(len(rows), stream.width)
     sizes = [[row[key] for key in ("attention_norm", "ffn_norm") if key in row] for row in rows]
     pre = layout.placement.startswith(("pre_norm", "peri_norm", "res_norm"))
     tokens = max(2, stream.shape[1] if stream.shape else 2)
     return {
-        "growth_exponent": expected.growth_exponent(layout.placement),
+        "growth_exponent": expected.law_exponent(law) if law else expected.growth_exponent(layout.placement),
         "xiong": {"low": low, "high": high} if layout.placement.startswith("pre_norm") else None,
         "orthogonal": expected.orthogonal_sum(start["norm"], sizes) if pre else None,
         "sphere_cosine": expected.sphere_cosine(layout.placement, start["token_cosine"], len(rows), tokens=tokens),
     }
 
 
-def _how(model: nn.Module, stream: StreamStatistics, batches: list[Any], plan: Plan, seconds: float) -> dict[str, Any]:
+def _how(model: nn.Module, stream: StreamStatistics, batches: list[Any], plan: Plan) -> dict[str, Any]:
     parameter = next(model.parameters())
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -274,15 +261,19 @@ def _how(model: nn.Module, stream: StreamStatistics, batches: list[Any], plan: P
         "window": stream.shape[1] if stream.shape else None,
         "width": stream.width,
         "seed": plan.seed,
-        "seconds": round(seconds, 1),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
     }
 
 
-def _notes(layout: Layout, loss: Loss | None, healthy: bool) -> list[str]:
+def _notes(layout: Layout, loss: Loss | None, healthy: bool, causal: dict[str, Any] | None) -> list[str]:
     notes = list(layout.notes)
+    if causal and causal["better_without"] > len(causal["change"]) / 4:
+        notes.append(
+            f"without {causal['better_without']} of {len(causal['change'])} layers the loss falls: the model is sure of "
+            "wrong answers on this text, so skips were not used to judge its layers"
+        )
     if not healthy:
         notes.append("attention, gradients and skips were left out: NaN or infinities are present")
     elif loss is None:

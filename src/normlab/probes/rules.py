@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from normlab.probes.advice import TEXTS
+from normlab.probes import rules_depth as _rules_depth  # noqa: F401  (they join the list)
 from normlab.probes.metrics import spearman
+from normlab.probes.rulebook import RULES, rule, verdict
 from normlab.probes.summary import column, finite, median
 from normlab.probes.verdicts import LIMITS, SEVERITIES, Findings, Verdict, listed, normal
-
-Rule = Callable[[Findings], "Verdict | None"]
-RULES: list[Rule] = []
-
-
-def rule(function: Rule) -> Rule:
-    RULES.append(function)
-    return function
 
 
 def judge(findings: Findings) -> list[Verdict]:
@@ -24,15 +16,8 @@ def judge(findings: Findings) -> list[Verdict]:
     first = non_finite(findings)
     if first is not None:
         return [first]
-    found = [verdict for verdict in (check(findings) for check in RULES) if verdict is not None]
-    return sorted(found, key=lambda verdict: SEVERITIES.index(verdict.severity))
-
-
-def _verdict(
-    id: str, severity: str, title: str, value: float, limit: float, layers: tuple[int, ...], normal: str
-) -> Verdict:
-    text = TEXTS[id]
-    return Verdict(id, severity, title, value, limit, layers, normal, text.why, text.advice)
+    every = (check(findings) for check in RULES)
+    return sorted((v for v in every if v is not None), key=lambda v: SEVERITIES.index(v.severity))
 
 
 def non_finite(f: Findings) -> Verdict | None:
@@ -44,7 +29,7 @@ def non_finite(f: Findings) -> Verdict | None:
         if f.nonfinite_weights
         else f"the stream from {listed(layers[:1])}"
     )
-    return _verdict(
+    return verdict(
         "non_finite",
         "bad",
         f"NaN or infinity in {where}",
@@ -60,7 +45,7 @@ def exploding_stream(f: Findings) -> Verdict | None:
     rate = f.summary["exponential_rate"]
     if not (rate > LIMITS["explosion"] and f.summary["growth"] > 4 and len(f.rows) >= 3):
         return None
-    return _verdict(
+    return verdict(
         "exploding_stream",
         "bad",
         f"the stream grows by a factor {math.exp(rate):.2f} in every layer",
@@ -77,7 +62,7 @@ def pre_norm_dilution(f: Findings) -> Verdict | None:
     if f.placement.startswith("post_norm") or not (late < LIMITS["dilution"] and late < 0.5 * early) or len(f.rows) < 4:
         return None
     quarter = tuple(row["layer"] for row in f.rows[-max(1, len(f.rows) // 4) :])
-    return _verdict(
+    return verdict(
         "pre_norm_dilution",
         "warn",
         f"late branches add {100 * late:.1f} % of the stream, early ones {100 * early:.0f} %",
@@ -103,7 +88,7 @@ def gradient_imbalance(f: Findings) -> Verdict | None:
     early = sum(known[: len(known) // 2]) > sum(known[(len(known) + 1) // 2 :])
     kind = "early-heavy: they grow toward the input" if early else "late-heavy: they vanish toward the input"
     worst = tuple(i for i, g in enumerate(gradients) if g <= min(known) * 2)
-    return _verdict(
+    return verdict(
         "gradient_imbalance",
         "bad" if spread > 100 else "warn",
         f"gradients differ {spread:.3g}-fold between layers, {kind} (rank correlation with depth {trend:+.2f})",
@@ -121,7 +106,7 @@ def representation_collapse(f: Findings) -> Verdict | None:
     if not layers:
         return None
     value = max(finite(robust))
-    return _verdict(
+    return verdict(
         "representation_collapse",
         "bad",
         f"tokens point the same way: mean cosine {value:.3f} in {listed(layers)}",
@@ -141,7 +126,7 @@ def attention_dispersion(f: Findings) -> Verdict | None:
         return None
     value = median([entropy[i] for i in layers])
     decay = f"; the largest weight falls as length^{exponent:.2f}" if math.isfinite(exponent) else ""
-    return _verdict(
+    return verdict(
         "attention_dispersion",
         "warn",
         f"attention is nearly uniform (entropy {value:.3f} of the maximum) in {listed(layers)}{decay}",
@@ -160,7 +145,7 @@ def attention_sinks(f: Findings) -> Verdict | None:
         return None
     value = max(finite(masses))
     place = f.rows[masses.index(value)].get("sink_position", 0)
-    return _verdict(
+    return verdict(
         "attention_sinks",
         "note",
         f"up to {100 * value:.0f} % of the attention goes to position {place}, in {listed(layers)}",
@@ -178,7 +163,7 @@ def massive_activations(f: Findings) -> Verdict | None:
         return None
     top = max((f.rows[i] for i in layers), key=lambda row: row["max_magnitude"])
     ratio = top["max_magnitude"] / max(top["median_magnitude"], 1e-30)
-    return _verdict(
+    return verdict(
         "massive_activations",
         "note",
         f"coordinate {top['max_coordinate']} reaches {top['max_magnitude']:.3g} at position {top['max_position']}, "
@@ -206,7 +191,7 @@ def dead_branches(f: Findings) -> Verdict | None:
     text = ", ".join(f"{kind} of layer {i}" for i, kind, _ in found[:4]) + (
         f" and {len(found) - 4} more" if len(found) > 4 else ""
     )
-    return _verdict(
+    return verdict(
         "dead_branches",
         "bad",
         f"{len(found)} branch{'es add' if len(found) > 1 else ' adds'} nothing: {text}",
@@ -232,7 +217,7 @@ def oversized_branch(f: Findings) -> Verdict | None:
     if not found:
         return None
     layer, kind, times = max(found, key=lambda item: item[2])
-    return _verdict(
+    return verdict(
         "oversized_branch",
         "warn",
         f"the {kind} of layer {layer} adds {times:.3g} times what other layers' add",
@@ -240,66 +225,4 @@ def oversized_branch(f: Findings) -> Verdict | None:
         LIMITS["oversized"],
         tuple(sorted({i for i, *_ in found})),
         "below 8 times the median of its kind",
-    )
-
-
-@rule
-def duplicated_layers(f: Findings) -> Verdict | None:
-    if not f.duplicates:
-        return None
-    layers = tuple(sorted({i for a, b, _ in f.duplicates for i in (a, b)}))
-    return _verdict(
-        "duplicated_layers",
-        "warn",
-        f"{listed(layers)} have the same weights as a neighbour",
-        max(c for *_, c in f.duplicates),
-        LIMITS["duplicate"],
-        layers,
-        "cosine between the weights of neighbours near 0",
-    )
-
-
-@rule
-def wasted_layers(f: Findings) -> Verdict | None:
-    causal = f.causal
-    if not causal or not causal.get("informative"):
-        return None
-    limit = LIMITS["wasted"] * causal["learnt"]
-    errors = [0.0 if math.isnan(error) else error for error in causal["error"]]
-    upper = [change + 2 * error for change, error in zip(causal["change"], errors, strict=True)]
-    layers = tuple(i for i, value in enumerate(upper) if value < limit)
-    if not layers:
-        return None
-    cheap = [run for run in causal["runs"] if run["change"] < 5 * limit]
-    best = max(cheap, key=lambda run: run["length"], default=None)
-    also = ""
-    if best is not None:
-        last = best["first"] + best["length"] - 1
-        also = f"; skipping {best['length']} at once ({best['first']} to {last}) costs {best['change']:+.3g}"
-    value = min(causal["change"][i] for i in layers)
-    return _verdict(
-        "wasted_layers",
-        "warn" if causal["batches"] > 1 else "note",  # one batch has no error bar
-        f"without {listed(layers)} the loss changes by less than {limit:.2g} nats each{also}",
-        value,
-        limit,
-        layers,
-        f"a skipped layer costs {median(causal['change']):.3g} nats here (median), the loss is {causal['loss']:.3g}",
-    )
-
-
-@rule
-def stream_homogenisation(f: Findings) -> Verdict | None:
-    layers = tuple(i for i, value in enumerate(f.homogenisation) if value > LIMITS["homogeneous"])
-    if not layers or layers[-1] == 0:
-        return None  # streams start as copies of the embedding: layer 0 may be alike
-    value = max(f.homogenisation[i] for i in layers)
-    return _verdict(
-        "stream_homogenisation",
-        "warn",
-        f"the parallel streams are alike (cosine {value:.3f}) in {listed(layers)}",
-        value,
-        LIMITS["homogeneous"],
-        layers,
-        "below 0.95 after the first layers",
     )

@@ -54,6 +54,24 @@ class SchemeLayout(Layout):
     def placement(self) -> str:
         return str(getattr(getattr(self.scheme, "config", None), "name", type(self.scheme).__name__))
 
+    @property
+    def architecture(self) -> str:
+        return type(self.model).__name__ + " layer"
+
+    @property
+    def growth_law(self) -> list[Any]:
+        """What the scheme itself predicts at random weights: mean square of the stream after each layer."""
+        config: Any = getattr(self.scheme, "config", None)
+        frame = getattr(self.scheme, "frame", None)
+        law = config.growth(frame) if hasattr(config, "growth") and frame is not None else []
+        if len(law) <= self.groups[-1][-1] + 1:
+            return []
+        found = [law[group[-1] + 1] for group in self.groups]
+        n = getattr(self.scheme, "streams", 1)
+        if isinstance(n, int) and n > 1 and isinstance(found[-1], (int, float)):
+            found[-1] /= n**2  # the head reads a sum of n streams; see SchemeTracer._end
+        return found
+
     def prefixes(self, module: nn.Module) -> dict[str, tuple[str, ...]]:
         group = next(self.groups[i] for i, (_, layer) in enumerate(self.layers) if layer is module)
         found: dict[str, tuple[str, ...]] = {"layer": tuple(f"branches.{s}." for s in group)}
@@ -91,6 +109,7 @@ class SchemeTracer:
         self._attention: Tensor | None = None
         self._attended: Tensor | None = None
         self._streams: Tensor | None = None
+        self._mixings: list[Tensor] = []
         self._checks: list[tuple[str, float]] = []
 
     def __enter__(self) -> SchemeTracer:
@@ -136,6 +155,9 @@ class SchemeTracer:
             self._attended = y
         if isinstance(stream, Tensor) and stream.dim() == 4:
             self._streams = result
+            mixing = getattr(carry, "res", None)  # H <- res H + post (x) y
+            if isinstance(mixing, Tensor):
+                self._mixings.append(mixing)
         before, single = self._reads[-1], isinstance(stream, Tensor) and stream.dim() == 3
         adds = self._added is not None  # a scheme that does not `leave` moves the stream in another way (nGPT)
         added = self._added if self._added is not None else (result - stream if single else y)
@@ -149,7 +171,8 @@ class SchemeTracer:
         return result
 
     def _end(self, verb: Any, h: Tensor) -> Tensor:
-        self._arrive(h)
+        # The head reads the sum of n streams, a branch about one of them: their mean can be compared with what it read.
+        self._arrive(h if self._streams is None else h / self._streams.shape[-2])
         return verb(h)
 
     def _before_out(self, _module: nn.Module, args: Any) -> None:
@@ -169,7 +192,7 @@ class SchemeTracer:
         record = Record(
             index, self.layout.layers[index][1], self._reads[0], h, parts, self._attention, self._attended, self._checks
         )
-        record.streams = self._streams
+        record.streams, record.mixings = self._streams, self._mixings
         self._begin_layer(index + 1)
         self._reads.append(h)
         self.on_layer(record)

@@ -46,6 +46,7 @@ class StreamStatistics:
         self.tokens = self.width = 0
         self.shape: tuple[int, ...] = ()  # [batch, tokens, d] of the last batch
         self._known: tuple[Tensor, Tensor] | None = None  # (stream, its norms) of the layer before
+        self._product: Tensor | None = None  # of the mixings of all layers so far, n x n per token
 
     def __call__(self, record: Record) -> None:
         index = record.index
@@ -53,7 +54,7 @@ class StreamStatistics:
             if index == 0:
                 self.tokens += record.before.shape[0] * record.before.shape[1]
                 self.width, self.shape = record.before.shape[-1], tuple(record.before.shape)
-                self._known = None
+                self._known = self._product = None
                 self.last.clear()
                 self._stream(-1, record.before, self._norms(record.before))
             before, after = self._norms(record.before), metrics.token_norms(record.after)
@@ -66,7 +67,18 @@ class StreamStatistics:
             self._stream(index, record.after, after)
             if record.streams is not None:
                 sums["homogenisation"].add(float(metrics.homogenisation(record.streams)))
+            self._mix(sums, record.mixings)
             self._known = (record.after, after)
+
+    def _mix(self, sums: dict[str, Mean], mixings: list[Tensor]) -> None:
+        if not mixings:
+            return
+        here = mixings[0].double()
+        for mixing in mixings[1:]:
+            here = mixing.double() @ here
+        self._product = here if self._product is None else here @ self._product
+        sums["mixing_gain"].add(float(metrics.mixing_gain(here)))
+        sums["composite_gain"].add(float(metrics.mixing_gain(self._product)))
 
     def _norms(self, x: Tensor) -> Tensor:
         if self._known is not None and self._known[0] is x:
@@ -88,9 +100,10 @@ class StreamStatistics:
         sums["norm_median"].add(float(norms.median()))
         sums["nonfinite"].add(float((~torch.isfinite(norms)).sum()))
         n = x.shape[1]
-        direction = torch.einsum("btd,bt->bd", x.float(), 1 / norms.clamp_min(1e-30)) / n
+        direction = torch.bmm((1 / norms.clamp_min(1e-30)).unsqueeze(1), x.float()).squeeze(1) / n
         length = direction.square().sum(-1)
         sums["token_cosine"].add(float(((length * n - 1) / max(n - 1, 1)).mean()))
+        sums["token_variance"].add(float((1 - length).mean()))
         peak = metrics.top_magnitude(x)
         size = peak[0]
         middle = metrics.median_magnitude(x)

@@ -69,6 +69,8 @@ def summarise(rows: Rows, lengths: Rows = ()) -> dict[str, float]:
         "sink_share": sum(value > 0.3 for value in sinks) / len(sinks) if sinks else math.nan,
         "massive_layers": float(sum(value > 0 for value in column(rows, "massive"))),
         "peak_over_median": max(finite(magnitudes), default=math.nan),
+        "composite_gain": max(finite(column(rows, "composite_gain")), default=math.nan),
+        "homogenisation": median(column(late_half, "homogenisation")),
     }
     return {**result, **exponents(lengths)}
 

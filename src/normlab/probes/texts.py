@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normlab.errors import InputError
 from normlab.probes.loading import Loaded, quiet
 
+MOST_UNKNOWN = 0.3  # of the tokens: a model that reads [UNK] [UNK] [UNK] is not being measured on text
 SAMPLE = Path(__file__).parent / "data" / "sample.txt"
 
 
@@ -48,6 +49,12 @@ def tokenize(loaded: Loaded, text: str) -> Tensor:
         ids = loaded.tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
     if not ids:
         raise InputError(f"the tokenizer of {loaded.name} makes no tokens of this text")
+    unknown = ids.count(getattr(loaded.tokenizer, "unk_token_id", None)) / len(ids)
+    if unknown > MOST_UNKNOWN:
+        raise InputError(
+            f"the tokenizer of {loaded.name} knows only {100 * (1 - unknown):.0f} % of the pieces of this text, so text "
+            "and model do not belong together; pass a text of its kind with --text, or token ids with --tokens"
+        )
     return torch.tensor(ids, dtype=torch.long)
 
 

@@ -6,6 +6,7 @@ checked on data before anything is reported (`verify`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Record:
     attended: Tensor | None = None  # what the attention module returned, before any norm on it
     checks: list[tuple[str, float]] = field(default_factory=list)
     streams: Tensor | None = None  # [batch, tokens, n, d] when the model keeps several
+    mixings: list[Tensor] = field(default_factory=list)  # [..., n, n] of each branch, where streams are mixed
 
 
 @dataclass
@@ -64,6 +66,11 @@ class Layout:
         found = [self.rows[id(layer)].placement for _, layer in self.layers]
         kinds = list(dict.fromkeys(found))
         return kinds[0] if len(kinds) == 1 else " + ".join(f"{found.count(kind)} x {kind}" for kind in kinds)
+
+    @property
+    def architecture(self) -> str:
+        """The class of the layers."""
+        return type(self.layers[0][1]).__name__
 
     @property
     def inferred(self) -> bool:
@@ -213,7 +220,9 @@ def assemble(row: Row, scratch: _Scratch, after: Tensor, *, verify: bool) -> Rec
     for branch in row.branches:
         base = scratch.outputs[branch.carry] if branch.carry else stream
         added = scratch.outputs[branch.added].reshape(stream.shape)
-        summed = base + added
+        # Behind the last branch the layer's own output is the sum: `verify` has shown it, so it is not added up again.
+        last = not verify and branch is row.branches[-1] and after.shape == stream.shape
+        summed = after if last else base + added
         if verify and branch.pre and branch.pre in scratch.inputs:
             seen = start if branch.parallel else stream
             error = mismatch(scratch.inputs[branch.pre], seen, seen)
@@ -238,8 +247,8 @@ def verify(layout: Layout, run: Callable[[], Any]) -> list[float]:
 
     def check(record: Record) -> None:
         limit = TOLERANCE.get(record.before.dtype, 1e-4)
-        if not record.checks:  # several streams: what is read is a mix, and there is no sum to check
-            errors.append(0.0)
+        if not record.checks:  # several streams: what is read is a mix, and there is no sum to check here
+            errors.append(math.nan)
             return
         failed = next((check for check in record.checks if check[1] > limit), None)  # the first one says where
         if failed is not None:

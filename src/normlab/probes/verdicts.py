@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from normlab.probes.summary import finite
-
 SEVERITIES = ("bad", "warn", "note")
 
 LIMITS = {
@@ -28,7 +26,8 @@ LIMITS = {
     "oversized": 8.0,  # times the other layers' median
     "duplicate": 0.99,  # cosine between the weights of neighbours
     "wasted": 0.01,  # of what the model has learnt (chance - loss)
-    "homogeneous": 0.95,  # mean cosine between the streams of one token
+    "homogeneous": 0.95,  # mean cosine between the streams of one token, after the first layers
+    "gain": 10.0,  # composite gain of the mixings (doubly stochastic: 1; mHC reports 3000 for plain hyper-connections)
 }
 
 
@@ -60,7 +59,6 @@ class Findings:
     nonfinite_weights: list[str] = field(default_factory=list)
     duplicates: list[tuple[int, int, float]] = field(default_factory=list)
     causal: dict[str, Any] | None = None
-    homogenisation: list[float] = field(default_factory=list)
 
 
 @cache
@@ -70,15 +68,21 @@ def reference() -> dict[str, Any]:
 
 
 def normal(name: str) -> str:
-    """`random 0.12 ... 0.31, SmolLM2-135M 0.22, ...` from the reference file."""
+    """`random models 0.12 to 0.31, SmolLM2-135M 0.22, ..., reaction models 0.2 to 0.3` from the reference file."""
     models = reference()["models"]
-    randoms = finite([m["summary"].get(name, math.nan) or math.nan for m in models.values() if m["kind"] == "random"])
-    parts = [f"random models {_show(min(randoms))} to {_show(max(randoms))}"] if randoms else []
-    for label, model in models.items():
-        value = model["summary"].get(name)
-        if model["kind"] == "trained" and value is not None:
-            parts.append(f"{label} {_show(value)}")
-    return ", ".join(parts) or "no reference"
+    parts = [_range("random models", _values(models, name, "random"))]
+    parts += [f"{label} {_show(value)}" for label, value in _values(models, name, "trained").items()]
+    parts.append(_range("four reaction models", _values(models, name, "held out")))
+    return ", ".join(part for part in parts if part) or "no reference"
+
+
+def _values(models: dict[str, Any], name: str, kind: str) -> dict[str, float]:
+    found = {label: model["summary"].get(name) for label, model in models.items() if model["kind"] == kind}
+    return {label: value for label, value in found.items() if value is not None and math.isfinite(value)}
+
+
+def _range(label: str, values: dict[str, float]) -> str:
+    return f"{label} {_show(min(values.values()))} to {_show(max(values.values()))}" if values else ""
 
 
 def _show(value: float) -> str:

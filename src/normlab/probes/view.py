@@ -19,11 +19,11 @@ COLUMNS = (
     ("attention_ratio", "attn/h", 8),
     ("ffn_ratio", "ffn/h", 8),
     ("block_influence", "turn", 8),
-    ("token_cosine", "tokens", 7),
+    ("token_cosine", "tokens", 9),
     ("entropy", "entropy", 8),
     ("sink_mass", "sink", 7),
     ("gradient_norm", "gradient", 9),
-    ("skip_loss_change", "skip", 8),
+    ("skip_loss_change", "skip", 10),
 )
 LINES = (
     ("norm_median", "stream norm (median token)", True),
@@ -33,11 +33,15 @@ LINES = (
     ("token_cosine", "cosine between tokens", False),
     ("entropy", "attention entropy / log n", False),
     ("skip_loss_change", "loss without the layer", False),
+    ("homogenisation", "cosine between streams", False),
+    ("composite_gain", "gain of the mixings so far", True),
+    ("effective_sources", "sources that are read", False),
 )
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    return "\n".join([*_header(diagnosis), "", *_verdicts(diagnosis), "", *_lines(diagnosis), "", *_table(diagnosis)])
+    blocks = [_header, _verdicts, _lines, _table, _mixing]
+    return "\n\n".join("\n".join(lines) for lines in (block(diagnosis) for block in blocks) if lines)
 
 
 def _header(d: Diagnosis) -> list[str]:
@@ -46,15 +50,22 @@ def _header(d: Diagnosis) -> list[str]:
     lines = [
         f"{d.name}: {len(d.layers)} x {d.architecture}, {d.placement} ({where}), "
         f"{how['parameters'] / 1e6:.4g}M parameters, d = {how['width']}",
-        f"{how['tokens']} tokens in windows of {how['window']}; residual identity holds to {d.identity_error:.1e}",
+        f"{how['tokens']} tokens in windows of {how['window']}; {identity(d)}",
     ]
     if d.loss:
         chance = f" (chance {d.loss['chance']:.3f})" if d.loss.get("chance") else ""
         lines.append(f"{d.loss['name']} loss {d.loss['value']:.3f}{chance}; {how['seconds']} s on {how['device']}")
     predicted = d.theory.get("growth_exponent")
-    beside = f"; random weights predict {predicted:g}" if predicted is not None else ""
+    beside = f"; random weights predict {predicted:.3g}" if predicted is not None else ""
     lines.append(f"median norm ~ layer^{_short(d.summary.get('growth_exponent'))}{beside}")
     return [piece for line in [*lines, *(f"note: {note}" for note in d.notes)] for piece in textwrap.wrap(line, WIDTH)]
+
+
+def identity(d: Diagnosis) -> str:
+    error = d.identity_error
+    if error is None or not error > -math.inf:
+        return f"what {d.placement} reads is no sum of contributions, so no identity was checked"
+    return f"residual identity holds to {error:.1e}"
 
 
 def _verdicts(d: Diagnosis) -> list[str]:
@@ -103,6 +114,31 @@ def _table(d: Diagnosis) -> list[str]:
         lines.append(f"{cells}  {drawn}".rstrip())
     lines.append("turn: 1 - cos before and after; tokens: mean cosine; skip: change of the loss without the layer")
     return lines
+
+
+_SHADES = " ·░▒▓█"
+
+
+def _mixing(d: Diagnosis) -> list[str]:
+    """|M| in shades: a row is what a layer reads, a column a source (the embedding, then every branch)."""
+    matrix = (d.mixing or {}).get("matrix")
+    if not matrix:
+        return []
+    chosen = [*(d.mixing or {})["reads"], len(matrix) - 1]
+    shown = _thin(chosen, 24)
+    lines = [f"depth mixing |M|, each row by its largest; columns: embedding, then {len(matrix[0]) - 1} branches"]
+    for read in shown:
+        row = _squeeze([abs(value) for value in matrix[read]], 80)
+        label = "head" if read == len(matrix) - 1 else f"layer {chosen.index(read)}"
+        shades = "".join(_SHADES[min(5, math.ceil(5 * value / (max(row) or 1.0) - 1e-9))] for value in row)
+        lines.append(f"{label:>9} {shades}".rstrip())
+    return lines
+
+
+def _thin(items: list[int], most: int) -> list[int]:
+    """At most so many, evenly, the last one always."""
+    step = -(-len(items) // most)
+    return items[::-1][::step][::-1]
 
 
 def _number(row: dict[str, Any], key: str) -> float:

@@ -129,6 +129,30 @@ def test_composite_gain():
     assert metrics.composite_gain([torch.ones(4, 4)] * 3) == pytest.approx(64)  # the bug of a public library: x4 a time
 
 
+def test_gain_is_the_larger_of_rows_and_columns_and_a_mean_over_tokens():
+    lopsided = torch.tensor([[1.0, 2.0], [0.0, -3.0]])  # rows 3 and 3, columns 1 and 5
+    assert float(metrics.mixing_gain(lopsided)) == 5
+    assert float(metrics.mixing_gain(torch.stack([lopsided, torch.eye(2)]))) == 3
+    order = [torch.tensor([[0.0, 2.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])]
+    assert metrics.composite_gain(order) == 4  # second @ first has rows (0, 2), (0, 2)
+    assert metrics.composite_gain(order[::-1]) == 2
+
+
+def test_effective_sources_counts_equal_weights():
+    assert float(metrics.effective_sources(torch.tensor([0.0, -2.0, 2.0, 2.0]))) == pytest.approx(3)
+    assert float(metrics.effective_sources(torch.tensor([1.0, 0.0]))) == pytest.approx(1)
+
+
+def test_long_attention_is_sampled_without_changing_what_it_says():
+    torch.manual_seed(0)
+    logits = torch.randn(1, 2, 1024, 1024).masked_fill(~torch.ones(1024, 1024, dtype=torch.bool).tril(), -math.inf)
+    weights = (3 * logits).softmax(-1)
+    seen = metrics.visible_keys(weights)
+    assert seen.tolist() == list(range(1, 1025))
+    all_queries = (torch.special.entr(weights).sum(-1)[..., 1:] / seen[1:].float().log()).mean(-1)
+    torch.testing.assert_close(metrics.normalised_entropy(weights), all_queries, rtol=0, atol=0.02)
+
+
 @given(st.lists(st.integers(-5, 5), min_size=4, max_size=12), st.randoms())
 @settings(max_examples=40, deadline=None)
 def test_spearman_agrees_with_scipy(xs, random):

@@ -11,7 +11,7 @@ from normlab.probes.metrics.stream import (
     growth_exponent,
     token_norms,
 )
-from normlab.probes.metrics.streams import composite_gain, homogenisation
+from normlab.probes.metrics.streams import composite_gain, effective_sources, homogenisation, mixing_gain
 from normlab.probes.metrics.tokens import effective_rank, token_cosine, token_variance
 
 __all__ = [
@@ -20,12 +20,14 @@ __all__ = [
     "composite_gain",
     "cosine",
     "effective_rank",
+    "effective_sources",
     "exponential_rate",
     "gini",
     "growth_exponent",
     "homogenisation",
     "max_weight",
     "median_magnitude",
+    "mixing_gain",
     "nonfinite",
     "normalised_entropy",
     "power_law",

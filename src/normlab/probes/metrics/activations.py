@@ -8,7 +8,7 @@ from torch import Tensor
 ABSOLUTE, RELATIVE = 100.0, 1000.0  # Sun et al. 2024: |x| > 100 and > 1000 x the median magnitude
 
 
-def median_magnitude(x: Tensor, *, sample: int = 1 << 15) -> float:
+def median_magnitude(x: Tensor, *, sample: int = 1 << 13) -> float:
     """Median of |x|; from an evenly spaced sample when x is large, because a median is a sort."""
     flat = x.detach().flatten()
     if flat.numel() > sample:

@@ -16,10 +16,25 @@ def homogenisation(streams: Tensor) -> Tensor:
     return ((theta.sum(-2).square().sum(-1) - n) / max(n * (n - 1), 1)).mean()
 
 
+def mixing_gain(mixing: Tensor) -> Tensor:
+    """Largest absolute row or column sum of an n x n mixing (mHC's Amax), mean over tokens: forward or backward gain.
+
+    1 for a doubly stochastic matrix. mixing is [..., n, n].
+    """
+    size = mixing.abs()
+    return torch.maximum(size.sum(-1).amax(-1), size.sum(-2).amax(-1)).mean()
+
+
 def composite_gain(mixings: list[Tensor]) -> float:
-    """Largest absolute row or column sum of the product H_L ... H_2 H_1 (mHC); 1 if each is doubly stochastic."""
-    product = torch.eye(mixings[0].shape[-1], dtype=torch.float64)
-    for mixing in mixings:
+    """`mixing_gain` of the product H_L ... H_2 H_1 of every token; 1 if each is doubly stochastic."""
+    product = mixings[0].double()
+    for mixing in mixings[1:]:
         product = mixing.double() @ product
-    size = product.abs()
-    return float(torch.maximum(size.sum(-1).amax(), size.sum(-2).amax()))
+    return float(mixing_gain(product))
+
+
+def effective_sources(weights: Tensor) -> Tensor:
+    """exp(entropy of |M[l]| / its sum): how many sources a row of the depth-mixing matrix really uses. [..., sources]"""
+    size = weights.double().abs()
+    share = size / size.sum(-1, keepdim=True).clamp_min(1e-300)
+    return torch.special.entr(share).sum(-1).exp()

@@ -1,0 +1,23 @@
+"""What rules share: the list they join, and how a verdict gets its words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from normlab.probes.advice import TEXTS
+from normlab.probes.verdicts import Findings, Verdict
+
+Rule = Callable[[Findings], "Verdict | None"]
+RULES: list[Rule] = []
+
+
+def rule(function: Rule) -> Rule:
+    RULES.append(function)
+    return function
+
+
+def verdict(
+    id: str, severity: str, title: str, value: float, limit: float, layers: tuple[int, ...], normal: str
+) -> Verdict:
+    text = TEXTS[id]
+    return Verdict(id, severity, title, value, limit, layers, normal, text.why, text.advice)
