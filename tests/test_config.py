@@ -193,3 +193,8 @@ def test_the_schema_knows_schemes_that_were_registered_later():
         assert "late_norm" in json.dumps(nl.TransformerConfig.json_schema())
     finally:
         nl.SCHEMES.pop("late_norm")
+
+
+def test_pydantics_own_entrance_has_our_error():
+    with pytest.raises(ConfigError, match=r"(?s)dept.*depth"):
+        nl.TransformerConfig.model_validate({"vocab_size": 8, "dim": 8, "dept": 2, "heads": 2})

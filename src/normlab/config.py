@@ -76,6 +76,14 @@ class Config(BaseModel):
         except ValidationError as error:
             raise ConfigError(faults=describe(error, type(self))) from None
 
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Pydantic's own entrance, with our error."""
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise ConfigError(faults=describe(error, cls)) from None
+
     # -- files and text ------------------------------------------------------------------------------------------
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -1,5 +1,6 @@
 """normlab compare, stability and report from the command line, with real workers."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def test_compare_json_text_and_report(finished, capsys):
     assert "report.html" in shown
     page = out / "report.html"
     page.unlink()
+    with open(out / "cells.csv", newline="") as file:
+        assert {row["cell"]: float(row["loss"]) for row in csv.DictReader(file)} == {
+            cell["cell"]: cell["loss"] for cell in result["cells"]
+        }
+    tables = (out / "tables.md").read_text()
+    assert "## 2 layers of width 16" in tables
+    assert "| scheme | loss |" in tables
     assert run(["report", str(out), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["settings"] == result["settings"]
@@ -93,6 +101,6 @@ def test_stability(tmp_path, capsys):
     arguments += ["--factor", "1000", "--clip", "0", "--out", str(tmp_path)]
     assert run([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert {cell["verdict"] for cell in result["cells"]} <= {"stable", "nan", "above", "spike"}
+    assert {cell["verdict"] for cell in result["cells"]} <= {"stable", "flat", "nan", "above", "spike"}
     assert run(["report", str(tmp_path)]) == 0
     assert "no_norm at 2 layers" in capsys.readouterr().out

@@ -109,11 +109,21 @@ def test_budgets(monkeypatch):
         settle_steps(request(tokens=31), workers=1)
     with pytest.raises(ConfigError, match="either tokens"):
         request(budget="1m")
-    monkeypatch.setattr(module, "estimate_cost", lambda config: (2.0, 10.0))
-    assert settle_steps(request(tokens=None, budget="1m"), workers=1) == 25
-    assert settle_steps(request(tokens=None, budget="1m"), workers=2) == int((120 * module.PARALLEL - 10) / 2)
-    with pytest.raises(ConfigError, match=r"budget: 5s is too small for one step of each of the 8 runs, .* about 12 s"):
+    passes = request().measure.passes(2) / (3 * 4)  # steps' worth of forward passes, at batch 4
+    monkeypatch.setattr(module, "time_steps", lambda config: {("pre_norm", 2): 0.25, ("block_attn_res", 2): 0.25})
+    per_step, fixed = 8 * 0.25, 8 * 0.25 * passes
+    assert settle_steps(request(tokens=None, budget="2m"), workers=1) == int((120 - fixed) / per_step)
+    assert settle_steps(request(tokens=None, budget="2m"), workers=2) == int((240 * module.PARALLEL - fixed) / per_step)
+    need = f"{fixed + per_step:.0f}"
+    with pytest.raises(
+        ConfigError, match=rf"budget: 5s is too small for one step of each of the 8 runs .* about {need} s"
+    ):
         settle_steps(request(tokens=None, budget="5s"), workers=1)
+    # Sizes that suit the length of the runs have a least: a few steps do not make measuring free.
+    config = request(tokens=None, budget="10m", measure=None)
+    steps = settle_steps(config, workers=1)
+    times = module.time_steps(config)
+    assert module.total_seconds(config, times, steps) <= 600 < module.total_seconds(config, times, steps + 1)
 
 
 def test_time_budget_is_measured():

@@ -4,7 +4,17 @@ import math
 
 import pytest
 
-from normlab.experiments.findings import _claim, answer, gradient_centre, magnitude_growth, prune_cost, statement
+from normlab.experiments.claims import (
+    BOUNDED,
+    claim,
+    claims,
+    gradient_centre,
+    late_growth,
+    magnitude_growth,
+    periodicity,
+    prune_cost,
+)
+from normlab.experiments.findings import answer, statement
 from normlab.experiments.statistics import Paired, paired
 
 
@@ -13,7 +23,7 @@ def row(name, losses, base=None, **changes):
     differences = [a - b for a, b in zip(losses, base, strict=True)] if base else [0.0] * len(losses)
     values = {
         "scheme": name, "mean": sum(known) / len(known) if known else None, "losses": dict(enumerate(losses)), "lr": 1e-3,
-        "diverged": len(losses) - len(known), "at_edge": None, "tokens_per_second": 100.0,
+        "diverged": len(losses) - len(known), "at_edge": None, "tokens_per_second": 100.0, "learned": True,
         "difference": paired([d for d in differences if d is not None]) if known else Paired(0, None),
     }  # fmt: skip
     return {**values, **changes}
@@ -49,6 +59,9 @@ def test_suggested_is_not_established():
 def test_one_seed_establishes_nothing():
     text = statement(row("keel", [1.0], [2.0]), row("pre_norm", [2.0]))
     assert "one pair allows no test, so nothing is established" in text
+    rows = [row("keel", [1.0], [2.0]), row("pre_norm", [2.0])]
+    said = answer({"schemes": rows, "baseline": "pre_norm", "setting": {"depth": 4, "dim": 8, "tokens": 10}})
+    assert said[1] == "The paired test over seeds finds: too few seeds for a test of keel."
 
 
 def test_divergence_and_edges_are_said():
@@ -74,6 +87,10 @@ def test_answer_has_three_sentences():
     assert two == ("The paired test over seeds finds: peri_norm better than pre_norm; no difference from pre_norm found for "
                    "keel; no_norm diverged.")  # fmt: skip
     assert three == "For each token, peri_norm, the slowest, takes 2.00 times as long as pre_norm."
+    rows[0]["clock"] = "wall"
+    assert answer({"schemes": rows, "baseline": "pre_norm", "setting": setting})[2].endswith(
+        "whatever else the machine did."
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,12 +105,56 @@ def test_answer_has_three_sentences():
     ],
 )
 def test_claims_are_confirmed_refuted_or_undecided(values, sign, verdict):
-    assert _claim("x", "y", values, sign)["verdict"] == verdict
+    found = claim("x", "y", values, sign, [{"scheme": "keel", "learned": True}])
+    assert found["verdict"] == verdict
+    idle = claim("x", "y", values, sign, [{"scheme": "keel", "learned": False}])
+    assert idle["verdict"] == "undecided"
+    assert idle["reason"] == "keel did not get below the loss of single tokens"
+
+
+def test_a_bound_is_tested_against_its_margin():
+    about = [{"scheme": "keel", "learned": True}]
+    below = claim("x", "y", [0.1, 0.11, 0.09], -1, about, margin=BOUNDED)
+    assert (below["verdict"], below["mean"]) == ("confirmed", pytest.approx(0.1))
+    assert below["low"] < 0.1 < below["high"] < BOUNDED
+    assert claim("x", "y", [0.5, 0.51, 0.49], -1, about, margin=BOUNDED)["verdict"] == "refuted"
+    assert claim("x", "y", [0.1, 0.3, 0.2], -1, about, margin=BOUNDED)["verdict"] == "undecided"
+
+
+def test_what_learned_nothing_says_so():
+    base = row("pre_norm", BASE)
+    assert "learned frequencies, at most" in statement(row("keel", BASE, BASE, learned=False), base)
+    flat = row("pre_norm", BASE, learned=False)
+    said = answer({"schemes": [flat], "baseline": "pre_norm", "setting": {"depth": 4, "dim": 8, "tokens": 10}})
+    assert "no scheme learned more than frequencies" in said[0]
+
+
+def test_every_claim_of_the_issue_is_made():
+    record = {"magnitude": [1.0] * 49, "gradient_share": [1 / 24] * 24, "prune": [2.0 + k for k in range(13)]}
+    names = ("pre_norm", "block_attn_res", "ln_scaling", "mix_norm")
+    more = {"per_seed": {0: record, 1: record}, "decay_gap": {"seeds": {0: [(1, 0.0), (2, -0.1)]}}, "period": 3}
+    made = claims({name: row(name, BASE, **more) for name in names}, 24)
+    said = " ".join(c["claim"] for c in made)
+    for words in ("grows with depth", "lean to early", "stays bounded", "periodic in its blocks", "spreads gradients",
+                  "widens in the decay", "ln_scaling changes the prune", "mix_norm changes the prune"):  # fmt: skip
+        assert words in said
+    assert sum("24 layers" in c["number"] for c in made) == 4
 
 
 def test_the_numbers_of_the_claims():
     assert magnitude_growth({"magnitude": [1.0] * 4 + [2.0] * 4 + [math.e] * 2}) == pytest.approx(1.0)
+    assert late_growth({"magnitude": [0.1] * 2 + [1.0] * 4 + [math.e] * 2}) == pytest.approx(1.0)
     assert gradient_centre({"gradient_share": [1.0, 0.0, 0.0]}) == -0.5
     assert gradient_centre({"gradient_share": [0.25] * 4}) == pytest.approx(0)
-    assert prune_cost({"prune": [1.0, 1.5, 3.0], "skip": [0.1] * 8}) == 2.0
-    assert magnitude_growth({}) is gradient_centre({}) is prune_cost({}) is None
+    assert prune_cost({"prune": [1.0, 1.5, 3.0], "skip": [0.1] * 8}, 2) == 2.0
+    assert prune_cost({"prune": [1.0, 1.5, 3.0]}, 3) is None
+    assert magnitude_growth({}) is late_growth({}) is gradient_centre({}) is prune_cost({}, 1) is None
+
+
+def test_periodicity_finds_the_block_and_nothing_else():
+    saw = [v for _ in range(8) for v in (1.0, 9.0, 2.0, 9.0, 4.0, 9.0)] + [3.0]  # attention reads 1, 2, 4 in each block
+    assert periodicity({"magnitude": saw}, 3) > 1
+    assert periodicity({"magnitude": saw}, 4) < 0
+    steady = [math.sqrt(1 + k) for k in range(49)]
+    assert periodicity({"magnitude": steady}, 3) < 0
+    assert periodicity({"magnitude": [1.0] * 49}, 3) is periodicity({}, 3) is None

@@ -10,6 +10,7 @@ import pytest
 from normlab.cli import run as cli
 from normlab.errors import ConfigError, InputError
 from normlab.experiments.lengthgen import Lengthgen, default_lengths, summarise
+from normlab.experiments.lengthgen_presets import EXPERIMENTS
 from normlab.experiments.run import RunConfig, build, run
 from normlab.experiments.set_complement import verify
 from normlab.tasks import task
@@ -90,6 +91,10 @@ def test_kill_9_of_two_workers_then_rerun(tmp_path):
         (["--positions", "rope"], "no positions by definition"),
         (["--preset", "tiny"], "'tiny' is not one of"),
         (["--set", "vocab"], "key=value"),
+        (["--lr", "fast"], "--lr takes a number"),
+        (["--dim", "8,x"], "--dim takes whole numbers"),
+        (["--depth", "3"], "one layer by definition"),
+        (["--experiment", "width"], "did you mean 'widths'"),
         (["--task", "text", "--set", "path=/nowhere"], "cannot read the text file"),
         (["--preset", "two-layer", "--positions", "learned", "--max-length", "8", "--test-lengths", "16"],
          "16 is beyond the table of 8 learned positions"),
@@ -101,6 +106,18 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, arguments, says):
     assert says in error
     assert "Traceback" not in error
     assert not list(tmp_path.glob("*/log.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"", "is empty"), (b"  \n", "is empty"), (b"a\0b", "NUL bytes"), (b"caf\xe9", "not UTF-8")]
+)
+def test_a_file_that_is_no_text_is_one_sentence(tmp_path, capsys, content, says):
+    path = tmp_path / "given.txt"
+    path.write_bytes(content)
+    assert call("lengthgen", "--task", "text", "--set", f"path={path}", "--preset", "two-layer", "--out", tmp_path) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
 
 
 def small(**options) -> Lengthgen:
@@ -115,6 +132,40 @@ def test_cells_cover_the_product_and_fixes_reach_the_model():
     assert cells["pre_norm-ssmax-rope-seed1"].model.softmax == "ssmax"
     assert cells["post_norm-head_norm-nope-seed0"].model.head_norm
     assert RunConfig.from_yaml(cells["pre_norm-ssmax-rope-seed1"].to_yaml()) == cells["pre_norm-ssmax-rope-seed1"]
+
+
+def test_widths_depths_and_rates_reach_the_model():
+    cells = small(dims=(8, 16), head_dims=(2, 6), lrs=(1e-3, 1e-2), depth=3, schemes=("pre_norm",), seeds=1).cells()
+    assert len(cells) == 8
+    cell = cells["pre_norm-d8-dv6-lr0.01-nope-seed0"]
+    assert (cell.model.dim, cell.model.size_of_head, cell.model.depth, cell.train.lr) == (8, 6, 3, 1e-2)
+    assert set(small(dims=(8,), seeds=1, schemes=("pre_norm",)).cells()) == {"pre_norm-nope-seed0"}  # nothing varies
+
+
+def test_a_named_experiment_runs_its_parts_and_options_win(tmp_path, capsys):
+    arguments = ["lengthgen", "--experiment", "dyck-beyond-depth", "--seeds", "2", "--steps", "3", "--schemes",
+                 "pre_norm,peri_norm", "--dim", "8", "--test-lengths", "8", "--test-count", "8", "--workers", "1",
+                 "--out", tmp_path]  # fmt: skip
+    assert call(*arguments, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result["parts"]) == {"deeper", "longer"}
+    assert result["parts"]["deeper"]["config"]["test_task"]["depth"] == 5
+    for part in result["parts"].values():
+        assert part["config"]["train_length"] == 16  # the experiment's
+        assert (part["config"]["steps"], part["config"]["seeds"]) == (3, 2)  # the command line's
+        assert {row["against"] for row in part["against_first"]} == {"pre_norm"}
+    assert call(*arguments) == 0
+    assert "undecided" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_named_experiment_is_possible(name):
+    from normlab.cli.lengthgen import _configure, lengthgen_defaults
+
+    for part in EXPERIMENTS[name].parts:
+        config = _configure({**lengthgen_defaults(), **EXPERIMENTS[name].options(part)})
+        assert len(config.cells()) >= 2 * config.seeds >= 10
+        assert any(length > config.train_length for length in config.test_lengths)
 
 
 def test_small_cells_are_stacked_and_equal_separate_ones(tmp_path, capsys):

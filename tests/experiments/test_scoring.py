@@ -67,7 +67,9 @@ def test_positions_where_all_is_legal_are_counted():
     assert 0 < row["undefined"] == int(every.sum()) < row["prefixes"] == 32 * 12
 
 
-@pytest.mark.parametrize("options", [{}, {"softmax": "ssmax"}, {"positions": "rope", "qk_norm": "head"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"softmax": "ssmax"}, {"softmax": "adaptive"}, {"positions": "rope", "qk_norm": "head"}]
+)
 def test_attention_weights_reproduce_the_models_output(options):
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(vocab_size=9, dim=8, depth=1, heads=2, init_std=0.5, **options))

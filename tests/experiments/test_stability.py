@@ -7,16 +7,17 @@ import pytest
 from tiny import Here
 
 from normlab.errors import ConfigError
-from normlab.experiments.stability import (
+from normlab.experiments.stability import StabilityConfig, next_learning_rate, next_rate, stability
+from normlab.experiments.stability_map import (
     NUMBERS,
-    StabilityConfig,
     _claim,
+    _claims,
+    _region,
     analyse,
     bracket,
     gradient_spikes,
     judge,
-    next_rate,
-    stability,
+    top,
 )
 from normlab.experiments.stability_page import build
 from normlab.experiments.sweep import Sweep, read_cells
@@ -86,9 +87,57 @@ def test_an_island_above_the_first_unstable_rate_is_not_the_region():
 def test_who_needs_warm_up(scheme, gains, verdict):
     without, with_ = dict(enumerate(3.0 + gain for gain in gains)), dict.fromkeys(range(len(gains)), 3.0)
     lines = [{"warmup": 0, "best_per_seed": without}, {"warmup": 9, "best_per_seed": with_}]
-    claim = _claim({"scheme": scheme, "depth": 4, "steps": 50, "warmups": lines}, *NUMBERS[1])
+    region = {"scheme": scheme, "depth": 4, "steps": 50, "warmups": lines, "learned": True}
+    claim = _claim(region, *NUMBERS[2])
     assert claim["verdict"] == verdict
     assert claim["values"] == pytest.approx(gains)
+    idle = _claim({**region, "learned": False}, *NUMBERS[2])
+    assert idle["verdict"] == "undecided"
+    assert "below the loss of single tokens" in idle["reason"]
+
+
+def test_the_edge_of_learning_is_bracketed_from_above():
+    assert top({1e-4: False, 1e-3: True, 1e-2: False, 1e-1: False}) == (1e-3, 1e-2)
+    assert top({1e-3: False}) == (None, None)
+    learned = {1e-4: False, 1e-3: True, 1e-1: False}
+    while (rate := next_learning_rate(learned, 1.5)) is not None:
+        learned[rate] = 5e-4 < rate < 0.02
+    below, above = top(learned)
+    assert below < 0.02 <= above <= 1.6 * below
+    assert next_learning_rate({1e-3: False, 1e-2: False}, 1.5) is None
+
+
+def test_an_edge_that_was_not_found_is_no_number():
+    row = {"scheme": "post_norm", "depth": 4, "steps": 50, "gradient_spikes": 0, "context_free_loss": 3.0, "loss": 2.0}
+    runs = [{**row, "warmup": w, "lr": lr, "seed": s, "verdict": "stable"}
+            for w in (0, 9) for lr in (1e-3, 1e-2) for s in (0, 1)]  # fmt: skip
+    open_ = _region("post_norm", 4, runs)
+    assert {claim["verdict"] for claim in _claims([open_])[:2]} == {"undecided"}
+    runs += [
+        {**row, "warmup": w, "lr": 1e-1, "seed": s, "verdict": "nan", "loss": None} for w in (0, 9) for s in (0, 1)
+    ]
+    closed = _claims([_region("post_norm", 4, runs)])
+    assert [claim["values"] for claim in closed] == [[0.0, 0.0]] * 3
+    assert {claim["verdict"] for claim in closed} == {"refuted"}
+
+
+def test_runs_that_learn_nothing_decide_nothing(tmp_path):
+    """Rates far too small to learn in 20 steps: all stable, none below the entropy of single tokens."""
+    sweep = Sweep(tmp_path, Here(), quiet=True)
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be that is the question " * 50)
+    asked = request(schemes=("post_norm", "pre_norm"), lrs=(1e-7, 2e-7), factor=1e9, seeds=2,
+                    task=task("text", path=str(text)))  # fmt: skip
+    result = stability(asked, sweep)
+    tame = [c for c in result["cells"] if c["lr"] < 1e-6]
+    assert {c["verdict"] for c in tame} == {"flat"}
+    assert all(c["loss"] >= c["context_free_loss"] for c in tame)
+    cold = analyse([c for c in read_cells(tmp_path) if c.config.train.lr < 1e-6])
+    assert {claim["verdict"] for claim in cold["claims"]} == {"undecided"}
+    assert len(cold["claims"]) == 6
+    assert all("nothing was learned" in sentence for sentence in cold["statements"])
+    text.unlink()  # the folder alone is enough
+    assert analyse(read_cells(tmp_path)) == result
 
 
 def request(**changes):

@@ -1,5 +1,6 @@
 import json
 import math
+import threading
 
 import pytest
 
@@ -69,3 +70,30 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     with pytest.raises(ValueError):
         write_json(target, math.nan)
     assert json.loads(target.read_text()) == {"x": 1}
+
+
+def test_meter_weighs_work_and_says_what_is_left(capsys, monkeypatch):
+    from normlab.report import terminal
+
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
+    done = iter([10.0, 30.0, 60.0])
+    seen = threading.Event()
+
+    def so_far():
+        value = next(done, None)
+        if value is None:
+            seen.set()
+        return 60.0 if value is None else value
+
+    with terminal.meter("tuning", total=110.0, done=so_far, every=0.001):
+        assert seen.wait(10)
+    said = capsys.readouterr().err.splitlines()
+    # 20 of 100 in 10 s leave 80, at 2 a second; what was there at the start (10) does not count as speed
+    assert said[0] == "tuning: 27 %, about 40 s left"
+    assert said[1] == "tuning: 54 %, about 20 s left"
+    assert all("54 %" in line for line in said[2:]), "nothing new is said once a minute at most"
+    assert len(said) <= 2 + next(clock) // 60
+    with terminal.meter("tuning", total=1.0, done=lambda: 1 / 0, quiet=True):
+        pass
+    assert capsys.readouterr().err == ""

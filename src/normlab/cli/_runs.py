@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normlab.probes.loading import Loaded
+    from normlab.tasks import Text
 
 
 def is_run(source: str) -> bool:
@@ -36,4 +37,20 @@ def load_run(source: str) -> Loaded:
         raise InputError(
             f"the checkpoint in {source!r} does not fit its config.yaml: {str(error).splitlines()[0]}"
         ) from None
-    return Loaded(folder.name, model.eval(), None, [f"normlab run, step {found.step}"])
+    return Loaded(folder.name, model.eval(), _tokenizer(values.get("task")), [f"normlab run, step {found.step}"])
+
+
+def _tokenizer(task: Any) -> TextTokenizer | None:
+    from normlab.tasks import Text
+
+    return TextTokenizer(Text.from_dict(task)) if isinstance(task, dict) and task.get("task") == "text" else None
+
+
+class TextTokenizer:
+    """The tokens of a run on text, called as a Hugging Face tokenizer is. It has no special tokens."""
+
+    def __init__(self, task: Text) -> None:
+        self.task = task
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": self.task.encode(text).tolist()}

@@ -14,9 +14,11 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def bridge(
         model: Annotated[
-            str | None, typer.Argument(help="A Hugging Face folder or name; none: random networks.")
+            str | None, typer.Argument(help="A normlab run, a Hugging Face folder or name; none: random networks.")
         ] = None,
-        schemes: Annotated[str, typer.Option(help="Names or `all`; with MODEL, the one that says its norms.")] = "all",
+        schemes: Annotated[
+            str, typer.Option(help="Names or `all`; for a Hugging Face model, where its norms are.")
+        ] = "all",
         dim: Annotated[int, typer.Option(help="Width of a random network.")] = 256,
         depth: Annotated[int, typer.Option(help="Layers of a random network.")] = 8,
         heads: Annotated[int, typer.Option(help="Heads of a random network.")] = 4,
@@ -31,10 +33,13 @@ def register(app: typer.Typer) -> None:
         seed: Seed = 0,
     ) -> None:
         """Angles between tokens by layer: measured, predicted by random layers of infinite width, and by the flow."""
+        from normlab.cli._runs import is_run
         from normlab.report import console, print_json, table
 
         if model is None:
             found = _random_networks(schemes, dim, depth, heads, ffn, causal, tokens, seed, quiet=json)
+        elif is_run(model):
+            found = [_own(model, schemes, tokens, text, seed)]
         else:
             found = [_foreign(model, schemes, causal, tokens, text, seed)]
         page = _page(found).write(out / "bridge.html")
@@ -81,6 +86,28 @@ def _random_networks(
         )
         found.append(bridge(Transformer(config), random_tokens(512, batch=2, length=tokens, seed=seed)))
     return found
+
+
+def _own(folder: str, schemes: str, tokens: int, text: Path | None, seed: int) -> Any:
+    """A run knows its scheme and its mask. Its tokens are bytes, or whatever its task made: then random ids serve."""
+    from normlab.cli._runs import load_run
+    from normlab.dynamics.bridge import bridge, random_tokens
+    from normlab.errors import InputError
+    from normlab.probes.texts import tokenize
+
+    loaded = load_run(folder)
+    model: Any = loaded.model
+    name = model.config.scheme.name
+    if schemes not in ("all", name):
+        raise InputError(f"--schemes {schemes}: this run was trained with {name}; leave the option out")
+    ids = random_tokens(model.config.vocab_size, batch=2, length=tokens, seed=seed)
+    if text is not None:
+        found = tokenize(loaded, text.read_text(encoding="utf-8")).flatten()
+        if len(found) < 2:
+            raise InputError(f"--text {text}: {len(found)} tokens; two or more are needed to have an angle")
+        length = min(tokens, len(found))
+        ids = found[: len(found) // length * length][: 8 * length].view(-1, length)
+    return bridge(model, ids)
 
 
 def _foreign(model: str, schemes: str, causal: bool, tokens: int, text: Path | None, seed: int) -> Any:

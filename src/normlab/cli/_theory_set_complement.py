@@ -24,16 +24,22 @@ def register(app: typer.Typer) -> None:
         from normlab.experiments.set_complement import examine, verify
         from normlab.report import console, print_json, table
         from normlab.theory import set_complement as theory
+        from normlab.theory.precision import scale_needed
 
         claims = verify(vocab)
-        laws = theory.calibrated(vocab, tv)
+        laws: list[dict[str, Any]] = [
+            {**row, **dict(zip(("c needed", "g needed"), scale_needed(tv, int(row["length"]), vocab), strict=True))}
+            for row in theory.calibrated(vocab, tv)
+        ]
         trained = examine(run) if run is not None else None
         if json:
             print_json({"vocab": vocab, "claims": claims, "laws": laws, "trained": trained})
             return
         console().print(table(claims, title=f"Set complement over {vocab} tokens, checked in float64"))
         shown: list[dict[str, Any]] = [r for r in laws if r["length"] in _shown(vocab)]
-        console().print(table(shown, title=f"Both laws brought to TV {tv} at length {max(vocab // 4, 1)}"))
+        console().print(
+            table(shown, title=f"Both laws at TV {tv} for length {max(vocab // 4, 1)}; the scales that give it at each")
+        )
         if trained is not None:
             console().print(table(trained["lengths"], title=f"The trained model ({trained['scheme']}, BEMA weights)"))
             for line in trained["findings"]:

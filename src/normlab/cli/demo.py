@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from normlab.cli._options import Json
-from normlab.cli.compare import Workers, write_report
+from normlab.cli._sweeps import SweepOut, Workers, carry_out, write_report
 
 SETTINGS: dict[str, Any] = {
     "schemes": ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res"),
@@ -21,17 +21,14 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def demo(
         workers: Workers = 0,
-        out: Annotated[Path, typer.Option(help="Folder of the sweep; running again continues it.")] = Path("runs/demo"),
+        out: SweepOut = Path("runs/demo"),
         json: Json = False,
     ) -> None:
         """Compare five schemes at 24 layers on the text that ships, write the report, diagnose the best model."""
         from normlab.experiments.compare import CompareConfig, compare
-        from normlab.experiments.executors import executor
-        from normlab.experiments.sweep import Sweep
         from normlab.report import console, print_json
 
-        with executor("local", workers=workers) as cells:
-            result = compare(CompareConfig(**SETTINGS), Sweep(out, cells, quiet=json))
+        result = carry_out(compare, CompareConfig(**SETTINGS), out, workers=workers, quiet=json)
         page = write_report(result, out)
         diagnosis = diagnose_best(result, out)
         if json:

@@ -19,11 +19,11 @@ def register(app: typer.Typer) -> None:
         json: Json = False,
     ) -> None:
         """Rebuild the report of finished sweeps, or merge several into one."""
-        from normlab.cli.compare import show, write_report
+        from normlab.cli import compare, stability
+        from normlab.cli._sweeps import deliver
         from normlab.errors import InputError
-        from normlab.experiments.analysis import analyse
+        from normlab.experiments import analysis, stability_map
         from normlab.experiments.sweep import read_cells, read_sweep
-        from normlab.report import print_json
 
         kinds = {read_sweep(folder)["kind"] for folder in folders}
         if len(kinds) > 1:
@@ -31,18 +31,6 @@ def register(app: typer.Typer) -> None:
         target = folders[0] if out is None else out
         cells = [cell for folder in folders for cell in read_cells(folder)]
         if kinds == {"stability"}:
-            from normlab.cli.stability import show as show_map
-            from normlab.cli.stability import write_report as write_map
-            from normlab.experiments.stability import analyse as analyse_map
-
-            result = analyse_map(cells)
-            page = write_map(result, target)
-            shower = show_map
+            deliver(stability_map.analyse(cells), target, show=stability.show, json=json)
         else:
-            result = analyse(cells, baseline=baseline)
-            page = write_report(result, target)
-            shower = show
-        if json:
-            print_json({**result, "report": str(page)})
-        else:
-            shower(result, page)
+            deliver(analysis.analyse(cells, baseline=baseline), target, show=compare.show, json=json)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from normlab.errors import ConfigError, InputError, canonical, unknown
-from normlab.experiments.findings import answer, claims, statement
+from normlab.experiments.cell import context_free
+from normlab.experiments.claims import claims
+from normlab.experiments.findings import answer, statement
 from normlab.experiments.statistics import holm, interval, log_parabola, paired
 from normlab.experiments.sweep import Cell
 from normlab.schemes import Frame, SchemeConfig
@@ -73,7 +75,9 @@ def _compare(group: Sequence[Cell], asked: str | None) -> dict[str, Any]:
         schemes[label(cell.config.model.scheme)].append(cell)
     rows = {name: _scheme_row(name, found) for name, found in schemes.items()}
     base = pick_baseline(list(rows), asked)
+    floor = context_free(group[0].config, group[0].summary)
     for row in rows.values():
+        row["learned"] = None if floor is None else row["mean"] is not None and row["mean"] < floor
         _against(row, rows[base])
     tests = holm({name: row["difference"] for name, row in rows.items() if name != base})
     for name, test in tests.items():
@@ -83,7 +87,7 @@ def _compare(group: Sequence[Cell], asked: str | None) -> dict[str, Any]:
         "depth": config.model.depth, "dim": config.model.dim, "heads": config.model.heads, "task": config.task.to_dict(),
         "steps": config.train.steps, "tokens": config.train.steps * config.train.batch * config.train.length,
         "batch": config.train.batch, "length": config.train.length, "warmup": config.train.schedule.warmup,
-        "schedule": config.train.schedule.kind, "decay_start": decay_start(config),
+        "schedule": config.train.schedule.kind, "decay_start": decay_start(config), "context_free_loss": floor,
     }  # fmt: skip
     ordered = sorted(rows.values(), key=lambda row: math.inf if row["mean"] is None else row["mean"])
     result: dict[str, Any] = {"setting": setting, "baseline": base, "schemes": ordered}
@@ -148,13 +152,15 @@ def _scheme_row(name: str, cells: Sequence[Cell]) -> dict[str, Any]:
         "mean": stats.fmean(known) if known else None, "low": reach[0] if reach else None,
         "high": reach[1] if reach else None,
         "averaged": {k: _mean([s["weights"].get(k, {}).get("loss") for s in summaries]) for k in ("ema", "bema")},
-        "tokens_per_second": _median([s["tokens_per_second"] for s in summaries]),
+        # Neither rate nor seed changes the cost: the fastest run is the least disturbed one.
+        "clock": "processor" if all(c.summary.get("clock") == "processor" for c in cells) else "wall",
+        "tokens_per_second": _over(max, [c.summary["tokens_per_second"] for c in cells]),
         "activation_bytes": first["activation_bytes"], "peak_bytes": _median([s["peak_bytes"] for s in summaries]),
         "parameters": first["parameters"], "scheme_parameters": first["scheme_parameters"],
         "flops_per_token": first["flops_per_token"],
         "curve": _curves(final), "layers": {mark: _layers(final, mark) for mark in MARKS},
         "per_seed": {c.config.train.seed: _layer_record(c, "end") for c in final if c.loss is not None},
-        "law": _law(final[0]),
+        "law": _law(final[0]), "period": _period(final[0]),
     }  # fmt: skip
 
 
@@ -225,6 +231,17 @@ def _law(cell: Cell) -> list[Any]:
     model = cell.config.model
     frame = Frame(model.dim, model.sites(), norm=model.norm, eps=model.eps, init_std=model.init_std)
     return [list(value) if isinstance(value, tuple) else value for value in model.scheme.growth(frame)]
+
+
+def _period(cell: Cell) -> int | None:
+    """Layers a block, for schemes of equal blocks of whole layers."""
+    model = cell.config.model
+    sizes = getattr(model.scheme, "block_sizes", None)
+    branches = len(model.sites())
+    found = set(sizes(branches)) if sizes else set()
+    (size,) = found if len(found) == 1 else (0,)
+    per_layer = branches // model.depth
+    return size // per_layer if size and size % per_layer == 0 else None
 
 
 def _mean_lists(lists: Sequence[list[float] | None]) -> list[float | None] | None:

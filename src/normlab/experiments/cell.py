@@ -14,33 +14,29 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 from typing_extensions import Self
 
+import normlab
 from normlab.config import Config
 from normlab.errors import ConfigError, InputError
 from normlab.experiments import memory
-from normlab.experiments.measures import layer_measures
+from normlab.experiments.folder import AnyTask, differences, locked, summary
+from normlab.experiments.measures import context_free_loss, layer_measures
 from normlab.files import write_text
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import Batch, Task, Text, from_dict
 from normlab.training import TrainConfig, Trainer
 
-try:
-    import fcntl
-except ImportError:  # not on Windows; runs there are not guarded against a second process
-    fcntl = None  # type: ignore[assignment]
-
 FORMAT = 1
 HELD_OUT_SEED = 271828  # the same held-out windows for every scheme, learning rate and seed
-AnyTask = Annotated[SerializeAsAny[Task], BeforeValidator(lambda v: from_dict(v) if isinstance(v, dict) else v)]
 
 
 class MeasureConfig(Config):
@@ -92,10 +88,7 @@ class CellConfig(Config):
     @classmethod
     def _known_format(cls, value: int) -> int:
         if value != FORMAT:
-            raise ValueError(
-                f"this run folder has the format {value}, and this normlab writes {FORMAT}; "
-                "read it with the normlab that wrote it, or give another --out"
-            )
+            raise ValueError(f"the run has the format {value}, and this normlab writes {FORMAT}")
         return value
 
     @model_validator(mode="after")
@@ -116,6 +109,15 @@ class CellConfig(Config):
             found.add(max(schedule.warmup, round(steps * (1 - schedule.decay))))
         return {step for step in found if step > 0}
 
+    @property
+    def held_out_batch(self) -> int:
+        return max(self.train.batch, self.measure.layer_sequences)
+
+    @property
+    def work(self) -> float:
+        """Tokens x layers: what a cell costs, up to a factor that the cells of a sweep share but for the scheme."""
+        return float(self.train.steps * self.train.batch * self.train.accumulate * self.train.length * self.model.depth)
+
     def layer_steps(self) -> set[int]:
         return {round(self.train.steps * share) for share in self.measure.layers}
 
@@ -127,16 +129,20 @@ class CellTrainer(Trainer):
         super().__init__(model, config.task, config.train, folder, evaluate=self._final, quiet=quiet)
         self.cell = config
         self.transformer = model
-        self.held_out = _held_out(config, config.measure.sequences)
-        self.curve = _held_out(config, config.measure.curve_sequences)
+        shape = (config.held_out_batch, config.train.length)
+        self.held_out = _held_out(config.task, config.measure.sequences, *shape)
+        self.curve = _held_out(config.task, config.measure.curve_sequences, *shape)
         self._ends: list[float] = []
         self.validated, self.measured = config.validation_steps(), config.layer_steps()
         self._begun: float | None = None
+        # On one thread processor time is what a step takes, whoever else uses the machine.
+        single = self.device.type == "cpu" and torch.get_num_threads() == 1
+        self._clock = time.process_time if single else time.perf_counter
         self._durations: list[float] = []
         memory.reset_peak(self.device)
 
     def observe(self) -> None:
-        now = time.perf_counter()
+        now = self._clock()
         if self._begun is not None:
             self._durations.append(now - self._begun)
         if self.status != "diverged":
@@ -145,7 +151,7 @@ class CellTrainer(Trainer):
             if self.step in self.measured:
                 found = layer_measures(self.transformer, self._sample(), self._loss, prune=self.cell.measure.prune)
                 self.log.write({"kind": "layers", "step": self.step, **found})
-        self._begun = time.perf_counter()
+        self._begun = self._clock()
 
     @torch.no_grad()
     def mean_loss(self, batches: Sequence[Batch]) -> float:
@@ -174,8 +180,10 @@ class CellTrainer(Trainer):
         batch = self.task.sample(train.batch, train.length, torch.Generator().manual_seed(0))
         return {
             "validation": self._ends[0],  # of the raw weights, which are scored first
+            "context_free_loss": context_free_loss(self.held_out),
             "tokens": tokens * self.step,
             "tokens_per_second": tokens / step if step else None,
+            "clock": "processor" if self._clock is time.process_time else "wall",
             "parameters": model.num_parameters(),
             "scheme_parameters": sum(p.numel() for p in model.scheme.parameters()),
             "flops_per_token": model.flops_per_token(train.length, training=True),
@@ -194,15 +202,35 @@ def _tensors(batch: Batch) -> tuple[torch.Tensor | None, ...]:
     return batch.tokens, batch.targets, batch.law
 
 
-def _held_out(config: CellConfig, count: int) -> list[Batch]:
-    """The same sequences for every cell of a comparison, in batches of the training size."""
+def _held_out(task: Task, count: int, size: int, length: int) -> list[Batch]:
+    """The same sequences for every cell of a comparison, in batches of `size`."""
     generator = torch.Generator().manual_seed(HELD_OUT_SEED)
-    exact = config.task.targets == "exact"
-    size, left, batches = max(config.train.batch, config.measure.layer_sequences), count, []
+    exact = task.targets == "exact"
+    left, batches = count, []
     while left > 0:
-        batches.append(config.task.held_out().sample(min(size, left), config.train.length, generator, law=exact))
+        batches.append(task.held_out().sample(min(size, left), length, generator, law=exact))
         left -= size
     return batches
+
+
+def context_free(config: CellConfig, found: dict[str, Any]) -> float | None:
+    """What no model that ignores the context can beat on this cell's held-out data, from its summary.
+
+    Older summaries lack it: then from the data, or None where they are gone.
+    """
+    if "context_free_loss" in found:
+        return found["context_free_loss"]
+    try:
+        return _context_free(
+            config.task.to_json(), config.measure.sequences, config.held_out_batch, config.train.length
+        )
+    except InputError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _context_free(task: str, count: int, size: int, length: int) -> float:
+    return context_free_loss(_held_out(from_dict(json.loads(task)), count, size, length))
 
 
 def build(config: CellConfig, *, device: str = "cpu") -> Transformer:
@@ -216,9 +244,10 @@ def prepare(folder: str | Path, config: CellConfig) -> Path:
     folder = Path(folder)
     path = folder / "config.yaml"
     if path.exists():
-        there = CellConfig.from_file(path)
+        there = load(folder)
         if there != config:
-            changed = _differences(there.to_dict(), config.to_dict())
+            found = differences(there.to_dict(), config.to_dict())
+            changed = [f"{key} is {was!r} there and {now!r} here" for key, was, now in found]
             raise ConfigError(
                 f"{str(folder)!r} holds another run: {'; '.join(changed[:3])}. Give another --out, or delete that folder"
             )
@@ -231,18 +260,13 @@ def load(folder: str | Path) -> CellConfig:
     path = Path(folder) / "config.yaml"
     if not path.exists():
         raise InputError(f"{str(folder)!r} is not the folder of a run: it has no config.yaml")
-    return CellConfig.from_file(path)
-
-
-def summary(folder: str | Path) -> dict[str, Any] | None:
-    """What a finished cell found, or None."""
-    path = Path(folder) / "summary.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{str(path)!r} is damaged ({error}); delete that file to run the cell again") from None
+        return CellConfig.from_file(path)
+    except ConfigError as error:
+        raise InputError(
+            f"{str(path)!r} is not a run that normlab {normlab.__version__} can read ({error}); if another version wrote it, "
+            "use that one, or give another --out"
+        ) from None
 
 
 def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True) -> dict[str, Any]:
@@ -256,28 +280,3 @@ def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu"
         if threads is not None:
             torch.set_num_threads(threads)
         return CellTrainer(build(config, device=device), config, folder, quiet=quiet).run()
-
-
-@contextmanager
-def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold the right to write here. The system frees it when a process dies, however it dies."""
-    with open(folder / ".lock", "w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"another process is working in {str(folder)!r}; wait for it to end, or give another --out"
-                ) from None
-        yield
-
-
-def _differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> list[str]:
-    found = []
-    for key in dict.fromkeys((*there, *here)):
-        a, b, name = there.get(key), here.get(key), f"{path}{key}"
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += _differences(a, b, f"{name}.")
-        elif a != b:
-            found.append(f"{name} is {a!r} there and {b!r} here")
-    return found

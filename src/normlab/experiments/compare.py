@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -213,37 +213,47 @@ def settle_steps(config: CompareConfig, *, workers: int) -> int:
                 f"tokens: {config.tokens} is less than one step of {config.batch} x {config.length} = {per_step} tokens"
             )
         return config.tokens // per_step
-    budget = config.budget or DEFAULT_BUDGET
-    available = seconds(budget) * workers * (PARALLEL if workers > 1 else 1.0)
-    step, fixed = estimate_cost(config)
-    steps = int((available - fixed) / step)
-    if steps < 1:
-        need = (fixed + step) / (workers * (PARALLEL if workers > 1 else 1.0))
+    budget, speed = config.budget or DEFAULT_BUDGET, workers * (PARALLEL if workers > 1 else 1.0)
+    times = time_steps(config)
+    available = seconds(budget) * speed
+    least = total_seconds(config, times, 1)
+    if least > available:
         raise ConfigError(
-            f"budget: {budget} is too small for one step of each of the {config.runs()} runs, which takes about "
-            f"{need:.0f} s here; give more time, or fewer schemes, rates or seeds, or a smaller model"
+            f"budget: {budget} is too small for one step of each of the {config.runs()} runs and what is measured in them, "
+            f"which takes about {least / speed:.0f} s here; give more time, or fewer schemes, rates or seeds, or a smaller "
+            "model"
         )
-    return steps
+    low, high = 1, 2
+    while total_seconds(config, times, high) <= available:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if total_seconds(config, times, middle) <= available else (low, middle)
+    return low
 
 
-def estimate_cost(config: CompareConfig) -> tuple[float, float]:
-    """(seconds per step, fixed seconds), both summed over all runs, from a few steps of each scheme on one thread."""
-    step = fixed = 0.0
+def total_seconds(config: CompareConfig, times: Mapping[tuple[str, int], float], steps: int) -> float:
+    """Of all runs on one core: their steps, and the forward passes of what is measured (a third of a step's work)."""
     per_scheme = config.runs() / (len(config.schemes) * len(config.depths))
+    total = 0.0
+    for (_, depth), one in times.items():
+        measure = config.measure or MeasureConfig.scaled(steps=steps, batch=config.batch, depth=depth)
+        total += per_scheme * one * (steps + measure.passes(depth) / (3 * config.batch))
+    return total
+
+
+def time_steps(config: CompareConfig) -> dict[tuple[str, int], float]:
+    """Seconds a step of each (scheme, depth), from a few steps on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for depth in config.depths:
-            for scheme in config.schemes:
-                one = _time_step(config.cell(scheme, depth, lr=1e-4, seed=0, steps=10))
-                if config.measure is None:
-                    step += per_scheme * one * 1.25  # `scaled` measures cost a quarter
-                else:
-                    step += per_scheme * one
-                    fixed += per_scheme * one / 3 / config.batch * config.measure.passes(depth)
+        return {
+            (scheme, depth): _time_step(config.cell(scheme, depth, lr=1e-4, seed=0, steps=10))
+            for depth in config.depths
+            for scheme in config.schemes
+        }
     finally:
         torch.set_num_threads(threads)
-    return step, fixed
 
 
 def _time_step(cell: CellConfig, repeats: int = 3) -> float:

@@ -185,7 +185,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def executor(name: str, *, workers: int = 0, threads: int = 1, address: str | None = None) -> Any:
+def executor(name: str, *, workers: int = 0, threads: int = 1, address: str | None = None, device: str = "cpu") -> Any:
     """By name: local, or ray (which `address` says where to find)."""
     from normlab.errors import canonical, unknown
 
@@ -193,9 +193,9 @@ def executor(name: str, *, workers: int = 0, threads: int = 1, address: str | No
     if kind == "local":
         if address is not None:
             raise ConfigError(f"--address {address!r} belongs to --executor ray; local processes need none")
-        return LocalExecutor(workers=workers, threads=threads)
+        return LocalExecutor(workers=workers, threads=threads, device=device)
     if kind == "ray":
         from normlab.experiments.ray_executor import RayExecutor
 
-        return RayExecutor(address=address, workers=workers, threads=threads)
+        return RayExecutor(address=address, workers=workers, threads=threads, device=device)
     raise ConfigError(unknown("executor", name, ["local", "ray"]))

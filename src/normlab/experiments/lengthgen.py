@@ -10,7 +10,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -55,9 +55,15 @@ class Lengthgen(Config):
     test_count: int = Field(default=256, ge=1)
     steps: int = Field(default=2000, ge=1)
     batch: int = Field(default=64, ge=1)
-    lr: float = Field(default=3e-3, gt=0)
+    lrs: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(3e-3,), min_length=1, strict=False)
     weight_decay: float = Field(default=0.01, ge=0)
-    dim: int | None = Field(default=None, ge=1, description="null: v - 1 (minimal), 64 (two_layer)")
+    dims: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(), strict=False, description="widths d; empty: v - 1 (minimal), 64 (two_layer)"
+    )
+    head_dims: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(), strict=False, description="widths of a head's values (d_v) and keys; empty: d / heads"
+    )
+    depth: int | None = Field(default=None, ge=1, description="layers; null: 1 (minimal), 2 (two_layer)")
     max_length: int | None = Field(default=None, ge=1, description="learned positions; null: as long as needed")
 
     @model_validator(mode="after")
@@ -69,34 +75,49 @@ class Lengthgen(Config):
                 raise ConfigError(unknown("fix", fix, FIXES))
         if self.preset == "minimal" and self.positions != ("nope",):
             raise ConfigError("the minimal preset has no positions by definition; take --preset two-layer for others")
+        if self.preset == "minimal" and self.depth not in (None, 1):
+            raise ConfigError(
+                f"the minimal preset has one layer by definition, but {self.depth} were asked; take --preset two-layer"
+            )
         return self
 
     def cells(self) -> dict[str, RunConfig]:
         """Run name -> configuration."""
         found = {}
         seeds = range(self.first_seed, self.first_seed + self.seeds)
-        for positions, fix, scheme, seed in itertools.product(self.positions, self.fixes, self.schemes, seeds):
-            name = "-".join([canonical(scheme), *([fix] if fix != "none" else []), positions, f"seed{seed}"])
-            found[name] = RunConfig(
-                model=self._model(scheme, fix, positions),
-                task=self.task,
-                test_task=self.test_task,
-                train=self._train(seed),
-                test_lengths=self.test_lengths,
-                test_count=self.test_count,
-            )
+        swept = itertools.product(self.positions, self.fixes, self.dims or (None,), self.head_dims or (None,), self.lrs)
+        for positions, fix, dim, head_dim, lr in swept:
+            # A setting is part of the name where it varies, so that a plain run keeps its plain name.
+            tags = [
+                *([fix] if fix != "none" else []),
+                *([f"d{dim}"] if len(self.dims) > 1 else []),
+                *([f"dv{head_dim}"] if len(self.head_dims) > 1 else []),
+                *([f"lr{lr:g}"] if len(self.lrs) > 1 else []),
+            ]
+            for scheme, seed in itertools.product(self.schemes, seeds):
+                found["-".join([canonical(scheme), *tags, positions, f"seed{seed}"])] = RunConfig(
+                    model=self._model(scheme, fix, positions, dim, head_dim),
+                    task=self.task,
+                    test_task=self.test_task,
+                    train=self._train(seed, lr),
+                    test_lengths=self.test_lengths,
+                    test_count=self.test_count,
+                )
         return found
 
-    def _model(self, scheme: str, fix: str, positions: str) -> TransformerConfig:
+    def _model(
+        self, scheme: str, fix: str, positions: str, width: int | None, head_dim: int | None
+    ) -> TransformerConfig:
         v = self.task.vocab_size
         minimal = self.preset == "minimal"
-        dim = self.dim or (max(v - 1, 2) if minimal else 64)
+        dim = width or (max(v - 1, 2) if minimal else 64)
         return TransformerConfig.from_dict(
             {
                 "vocab_size": v,
                 "dim": dim,
-                "depth": 1 if minimal else 2,
+                "depth": self.depth or (1 if minimal else 2),
                 "heads": 1 if minimal else 4,
+                "head_dim": head_dim,
                 "ffn": "none" if minimal else "gelu",
                 "scheme": canonical(scheme),
                 "positions": positions,
@@ -107,13 +128,13 @@ class Lengthgen(Config):
             }
         )
 
-    def _train(self, seed: int) -> TrainConfig:
+    def _train(self, seed: int, lr: float) -> TrainConfig:
         return TrainConfig(
             steps=self.steps,
             batch=self.batch,
             length=self.train_length,
             seed=seed,
-            lr=self.lr,
+            lr=lr,
             weight_decay=self.weight_decay,
             schedule=Schedule(kind="linear", warmup=min(max(self.steps // 50, 1), 1000)),
             average=AverageConfig(every=max(self.steps // 2000, 1)),
@@ -140,9 +161,7 @@ def rows(config: Lengthgen, summaries: dict[str, dict[str, Any]]) -> list[dict[s
             scores = summary["weights"].get(weights, {})
             found += [
                 {
-                    "scheme": cell.model.scheme.name,
-                    "fix": _fix_of(cell),
-                    "positions": cell.model.positions,
+                    **_setting(cell),
                     "seed": cell.train.seed,
                     "weights": weights,
                     "length": length,
@@ -154,13 +173,16 @@ def rows(config: Lengthgen, summaries: dict[str, dict[str, Any]]) -> list[dict[s
     return found
 
 
-def _fix_of(cell: RunConfig) -> str:
-    if cell.model.head_norm:
-        return "head_norm"
-    return cell.model.softmax if cell.model.softmax != "plain" else "none"
+SETTING = ("positions", "fix", "dim", "head_dim", "lr", "scheme")
+KEYS = (*SETTING, "weights", "length")
 
 
-KEYS = ("positions", "fix", "scheme", "weights", "length")
+def _setting(cell: RunConfig) -> dict[str, Any]:
+    """What varies from cell to cell, but for the seed."""
+    model = cell.model
+    fix = "head_norm" if model.head_norm else "none" if model.softmax == "plain" else model.softmax
+    values = (model.positions, fix, model.dim, model.size_of_head, cell.train.lr, model.scheme.name)
+    return dict(zip(SETTING, values, strict=True))
 
 
 def summarise(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -168,7 +190,7 @@ def summarise(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     probability 1 - 2^(1-n), 94 % for five."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in found:
-        groups.setdefault(tuple(row[key] for key in KEYS), []).append(row)
+        groups.setdefault(tuple(row.get(key) for key in KEYS), []).append(row)
     result = []
     for key, members in groups.items():
         line = {**dict(zip(KEYS, key, strict=True)), "seeds": len(members)}
@@ -183,20 +205,18 @@ def summarise(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def stability(config: Lengthgen, folder: Path) -> list[dict[str, Any]]:
     """How calmly each scheme trained, from the logs: gradient norms, the loss's spread at the end, early stops."""
-    groups: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
+    groups: dict[tuple[Any, ...], list[list[dict[str, Any]]]] = {}
     for name, cell in config.cells().items():
-        key = (cell.model.positions, _fix_of(cell), cell.model.scheme.name)
+        key = tuple(_setting(cell).values())
         groups.setdefault(key, []).append(read_log(folder / name / "log.jsonl", "train"))
     found = []
-    for (positions, fix, scheme), logs in groups.items():
+    for key, logs in groups.items():
         norms = [r["grad_norm"] for log in logs for r in log if r["grad_norm"] is not None]
         ends = [[r["loss"] for r in log[-max(len(log) // 4, 2) :] if r["loss"] is not None] for log in logs]
         spread = [statistics.stdev(losses) for losses in ends if len(losses) > 1]
         found.append(
             {
-                "positions": positions,
-                "fix": fix,
-                "scheme": scheme,
+                **dict(zip(SETTING, key, strict=True)),
                 "gradient norm": statistics.median(norms) if norms else None,
                 "largest": max(norms) if norms else None,
                 "loss deviation, last quarter": statistics.median(spread) if spread else None,
@@ -212,7 +232,7 @@ def closed_form(config: Lengthgen, summary: Sequence[dict[str, Any]]) -> list[di
     if not isinstance(task, SetComplement) or task.replacement:
         return []
     at = config.train_length if config.train_length in config.test_lengths else min(config.test_lengths)
-    here = [r for r in summary if r["length"] == at and r["weights"] == "bema" and r.get("tv") is not None]
+    here = [r for r in summary if r["length"] == at and r["weights"] == "raw" and r.get("tv") is not None]
     if not here or not 0 < here[0]["tv"] < at / task.vocab:
         return []
     return theory.calibrated(task.vocab, here[0]["tv"], at)

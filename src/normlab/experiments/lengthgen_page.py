@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from normlab.experiments.lengthgen import METRICS, Lengthgen, closed_form, rows, stability, summarise
+from normlab.experiments.lengthgen import METRICS, SETTING, Lengthgen, closed_form, rows, stability, summarise
+from normlab.experiments.verdicts import against_first
 from normlab.files import write_json, write_text
 from normlab.report import Page
 from normlab.report.terminal import finite
 
+SHOWN = "raw"
 CURVES = {
     "tv": "Total variation to the exact next-token distribution",
     "auc": "Legality AUC (mean over prefixes)",
@@ -31,6 +33,7 @@ def collect(config: Lengthgen, summaries: dict[str, dict[str, Any]], folder: Pat
             "config": config.to_dict(),
             "rows": every,
             "summary": summary,
+            "against_first": against_first(every),
             "closed_form": closed_form(config, summary),
             "stability": stability(config, folder),
             "runs": {
@@ -51,7 +54,7 @@ def write(result: dict[str, Any], folder: Path, *, command: str) -> Path:
 
 
 def to_csv(table: Sequence[dict[str, Any]]) -> str:
-    head = ["scheme", "fix", "positions", "seed", "weights", "length", "status", *METRICS]
+    head = [*SETTING, "seed", "weights", "length", "status", *METRICS]
     text = io.StringIO()
     writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -73,7 +76,10 @@ def page(result: dict[str, Any], command: str) -> Page:
         made.text(
             f"{diverged} of {len(result['runs'])} runs diverged; their rows score their last weights.", style="warn"
         )
-    made.text("Lines are medians over seeds, bands run from the smallest to the largest seed. The weights are BEMA's.")
+    made.text(
+        "Lines are medians over seeds, bands run from the smallest to the largest seed. The weights are the raw ones; "
+        "EMA and BEMA are in the tables."
+    )
     for metric, title in CURVES.items():
         if any(row.get(metric) is not None for row in summary):
             made.heading(title)
@@ -84,8 +90,19 @@ def page(result: dict[str, Any], command: str) -> Page:
             "output, both brought to the first scheme's total variation at the training length.",
             style="note",
         )
+    if result["against_first"]:
+        first = result["against_first"][0]
+        made.heading(f"Against {first['against']}")
+        made.table(
+            result["against_first"],
+            name="lengthgen-against-first",
+            caption=f"{first['metric']} minus that of {first['against']} with the same seed: the median and an interval "
+            "of order statistics that holds the population's median with the stated probability. Better or worse "
+            "where the interval leaves out zero and that probability is 0.93 or more; many lines, so expect a few by "
+            "chance.",
+        )
     made.heading("Raw, EMA and BEMA weights")
-    columns = ["positions", "fix", "scheme", "weights", "length", "seeds", "diverged", "tv", "tv_low", "tv_high", "auc",
+    columns = [*SETTING, "weights", "length", "seeds", "diverged", "tv", "tv_low", "tv_high", "auc",
                "auc_pooled", "undefined", "illegal_mass", "loss"]  # fmt: skip
     kept = [c for c in columns if any(row.get(c) is not None for row in summary)]
     made.table(summary, name="lengthgen-summary", columns=kept, caption="Medians over seeds, with the range of tv.")
@@ -99,10 +116,12 @@ def page(result: dict[str, Any], command: str) -> Page:
 def _figure(result: dict[str, Any], metric: str, title: str) -> dict[str, Any]:
     colours = ("#4269d0", "#ff725c", "#6cc5b0", "#efb118", "#a463f2", "#97bbf5", "#9c6b4e", "#3ca951")
     traces: list[dict[str, Any]] = []
-    lines: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    lines: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    varies = [key for key in ("dim", "head_dim", "lr") if len({row[key] for row in result["summary"]}) > 1]
     for row in result["summary"]:
-        if row["weights"] == "bema" and row.get(metric) is not None:
-            lines.setdefault((row["scheme"], row["fix"], row["positions"]), []).append(row)
+        if row["weights"] == SHOWN and row.get(metric) is not None:
+            swept = [f"{key} {row[key]:g}" for key in varies]
+            lines.setdefault((row["scheme"], row["fix"], row["positions"], *swept), []).append(row)
     for number, (key, points) in enumerate(lines.items()):
         label = " ".join(part for part in key if part not in ("none", "nope"))
         x, colour = [p["length"] for p in points], colours[number % len(colours)]

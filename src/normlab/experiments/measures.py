@@ -6,7 +6,7 @@ the head reads, before the final norm), lists over *layers* L. A list is None wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 from normlab.errors import UnsupportedError
 from normlab.model import Transformer
 from normlab.probes.metrics import block_influence, token_cosine
-from normlab.tasks import Batch
+from normlab.tasks import IGNORE, Batch
 
 Loss = Callable[[Transformer, Batch], Tensor]
 MIXING_TOKENS = 32
@@ -136,6 +136,18 @@ def without(model: Transformer, layers: Collection[int]) -> Iterator[None]:
         yield
     finally:
         del scheme.write
+
+
+def context_free_loss(batches: Sequence[Batch]) -> float:
+    """The least loss, on these very sequences, of a prediction that is the same everywhere: the entropy of the targets.
+
+    A model that stays above it has learned, at best, how frequent each token is.
+    """
+    laws = [batch.law.flatten(0, -2).sum(0) for batch in batches if batch.law is not None]
+    targets = torch.cat([batch.targets.flatten() for batch in batches])
+    total = torch.stack(laws).sum(0) if laws else torch.bincount(targets[targets != IGNORE]).double()
+    share = total[total > 0] / total.sum()
+    return float(-(share * share.log()).sum())
 
 
 def _rms(x: Tensor) -> float:

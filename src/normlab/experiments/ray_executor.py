@@ -20,7 +20,7 @@ from normlab.experiments.sweep import Outcome
 TIMEOUT = 5.0  # seconds for an address to answer at all
 
 
-def remote_attempt(folder: str, threads: int) -> dict[str, Any]:
+def remote_attempt(folder: str, threads: int, device: str = "cpu") -> dict[str, Any]:
     """What runs on a node."""
     from normlab.experiments.worker import attempt
 
@@ -30,7 +30,7 @@ def remote_attempt(folder: str, threads: int) -> dict[str, Any]:
             "share, such as a network file system"
         )
         return {"error": error, "final": True}
-    return attempt(folder, threads=threads)
+    return attempt(folder, threads=threads, device=device)
 
 
 @dataclass
@@ -41,6 +41,7 @@ class RayExecutor:
     workers: int = 0  # cells at a time; 0: as many as the cluster has room for
     threads: int = 1
     retries: int = 2
+    device: str = "cpu"
     name: str = "ray"
     _ray: Any = field(default=None, repr=False)
 
@@ -76,13 +77,15 @@ class RayExecutor:
 
     def run(self, folders: Sequence[Path]) -> Iterator[Outcome]:
         ray = self._ray
-        task = ray.remote(remote_attempt).options(num_cpus=self.threads, max_retries=self.retries)
+        task = ray.remote(remote_attempt).options(
+            num_cpus=self.threads, num_gpus=1 if self.device.startswith("cuda") else 0, max_retries=self.retries
+        )
         waiting = deque((Path(folder), 0) for folder in folders)
         running: dict[Any, tuple[Path, int]] = {}
         while waiting or running:
             while waiting and len(running) < self.workers:
                 folder, tries = waiting.popleft()
-                running[task.remote(str(folder.resolve()), self.threads)] = (folder, tries)
+                running[task.remote(str(folder.resolve()), self.threads, self.device)] = (folder, tries)
             done, _ = ray.wait(list(running), num_returns=1, timeout=5.0)
             for reference in done:
                 folder, tries = running.pop(reference)

@@ -6,37 +6,29 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 from torch import nn
 from typing_extensions import Self
 
 from normlab.config import Config as _Config
 from normlab.config import load_yaml
-from normlab.errors import ConfigError, InputError
+from normlab.errors import ConfigError
+from normlab.experiments.folder import AnyTask, differences, locked
 from normlab.experiments.scoring import score
-from normlab.files import write_text
+from normlab.files import write_json, write_text
 from normlab.model import Transformer, TransformerConfig
-from normlab.tasks import Task, from_dict
+from normlab.tasks import Task
 from normlab.training import TrainConfig, Trainer
 from normlab.training.ensemble import Ensemble
 from normlab.training.minimal import FastMinimal, why_not
 
-try:
-    import fcntl
-except ImportError:  # not on Windows; runs there are not guarded against a second process
-    fcntl = None  # type: ignore[assignment]
-
-PATIENCE = 5  # seconds
-AnyTask = Annotated[
-    SerializeAsAny[Task], BeforeValidator(lambda value: from_dict(value) if isinstance(value, dict) else value)
-]
+PATIENCE = 5.0  # seconds: a worker outlives a killed parent by a moment
+STACK = "stacked.json"  # in the folder of a stack: the names of its members
 
 
 class RunConfig(_Config):
@@ -94,7 +86,7 @@ def run(config: RunConfig, folder: str | Path, *, device: str = "cpu", quiet: bo
     """Train, score raw, EMA and BEMA weights, and return the summary; what is finished is read, not run again."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with locked(folder, wait=PATIENCE):
         _claim(folder, config)
         done = folder / "summary.json"
         if done.exists():
@@ -122,7 +114,7 @@ def run_stacked(
     configs = list(cells.values())
     together = folders[0] / "stacked"
     together.mkdir(parents=True, exist_ok=True)
-    with _alone(together):
+    with locked(together, wait=PATIENCE):
         for path, config in zip(folders, configs, strict=True):
             path.mkdir(parents=True, exist_ok=True)
             _claim(path, config)
@@ -138,6 +130,41 @@ def run_stacked(
         ).run()
 
 
+def prepare(folder: Path, config: RunConfig) -> Path:
+    """Make the folder of a run for a worker, or check that it holds this very run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, config)
+    return folder
+
+
+def prepare_stack(cells: Mapping[str, RunConfig], folder: Path) -> Path:
+    """The same for runs that are trained as one program: returns the folder that stands for them all."""
+    folders = [prepare(folder / name, config) for name, config in cells.items()]
+    write_json(folders[0] / "stacked" / STACK, list(cells))
+    return folders[0] / "stacked"
+
+
+def run_folder(folder: Path, *, device: str = "cpu") -> None:
+    """Run what `prepare` or `prepare_stack` left here."""
+    if not (folder / STACK).exists():
+        run(RunConfig.from_file(folder / "config.yaml"), folder, device=device, quiet=True)
+        return
+    root = folder.parent.parent
+    names = json.loads((folder / STACK).read_text(encoding="utf-8"))
+    run_stacked(
+        {name: RunConfig.from_file(root / name / "config.yaml") for name in names}, root, device=device, quiet=True
+    )
+
+
+def is_run(folder: Path) -> bool:
+    """A run or a stack of runs, and not a cell of a comparison."""
+    path = folder / "config.yaml"
+    if (folder / STACK).exists() or not path.exists():
+        return (folder / STACK).exists()
+    values = load_yaml(path.read_text(encoding="utf-8"), source=str(path))
+    return isinstance(values, dict) and "test_lengths" in values
+
+
 def _claim(folder: Path, config: RunConfig) -> None:
     path = folder / "config.yaml"
     if not path.exists():
@@ -146,39 +173,8 @@ def _claim(folder: Path, config: RunConfig) -> None:
     there = load_yaml(path.read_text(encoding="utf-8"), source=str(path))
     mine = config.to_dict()
     if there != mine:
-        other = sorted(_differences(there, mine))
+        other = sorted(key for key, _, _ in differences(there, mine))
         raise ConfigError(
             f"the folder {str(folder)!r} holds a run of another configuration (different: {', '.join(other)}); "
             "choose another --out, or delete it"
         )
-
-
-def _differences(a: Any, b: Any, path: str = "") -> Iterator[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in a.keys() | b.keys():
-            yield from _differences(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
-    elif a != b:
-        yield path
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two processes in one run would write over each other; the lock ends with its process, however that ends.
-
-    A worker outlives a killed parent by up to a second, so a second process waits a little before it gives up.
-    """
-    if fcntl is None:
-        yield
-        return
-    with open(folder / ".lock", "w") as file:
-        for attempt in range(PATIENCE * 10 + 1):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if attempt == PATIENCE * 10:
-                    raise InputError(
-                        f"another process is working in {str(folder)!r}; wait for it, or choose another --out"
-                    ) from None
-                time.sleep(0.1)
-        yield

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normlab.model import Attention
+from normlab.model.attention import adaptive_weights
 from normlab.schemes.norms import precise
 from normlab.tasks import IGNORE, SetComplement, Task
 from normlab.theory import set_complement as theory
@@ -139,8 +140,8 @@ def _watched(model: nn.Module, window: int) -> Iterator[dict[str, list[Tensor]]]
 
 
 def _weights(module: Attention, x: Tensor, shared: Any, window: int) -> Tensor | None:
-    """Attention of the last queries, [batch, heads, window, keys] in float64; None for the adaptive softmax."""
-    if module.config.softmax == "adaptive" or module.kv_heads != module.heads or not module.config.causal:
+    """Attention of the last queries, [batch, heads, window, keys] in float64; None outside causal multi-head."""
+    if module.kv_heads != module.heads or not module.config.causal:
         return None
     heads, d, time = module.heads, module.head_dim, x.shape[1]
     qk = module.qkv(x)[..., : 2 * heads * d].unflatten(-1, (2 * heads, d))
@@ -149,4 +150,6 @@ def _weights(module: Attention, x: Tensor, shared: Any, window: int) -> Tensor |
         q = q * module._log_counts(time, time, None, q)
     logits = (q[:, :, -window:] @ k.transpose(-1, -2) * module.scale).double()
     seen = torch.ones(time, time, dtype=torch.bool, device=x.device).tril()[-window:]
+    if module.config.softmax == "adaptive":
+        return adaptive_weights(logits.masked_fill(~seen, -1e30), seen)
     return logits.masked_fill(~seen, -torch.inf).softmax(-1)

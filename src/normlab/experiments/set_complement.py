@@ -11,6 +11,7 @@ import torch
 from normlab.errors import InputError, UnsupportedError
 from normlab.experiments.run import RunConfig, build
 from normlab.tasks import SetComplement, task
+from normlab.theory import precision
 from normlab.theory import set_complement as theory
 from normlab.training import checkpoint
 from normlab.training.minimal import attention_rows, entropy, why_not
@@ -42,10 +43,16 @@ def verify(v: int) -> list[dict[str, Any]]:
             "with a norm: gap is g sqrt(v (v-1) / (s (v-s)))",
             float((found - theory.gap_with_norm(s, v, gain)).abs().max()),
         )
+        low = precision.least_gap_with_norm(gain)
+        note("with a norm the gap is at least sqrt(2) g at every length", max(low - float(found.min()), 0.0))
         mixed = torch.einsum("bs,bsv->bv", theory.balanced_attention(gaps[tokens]), -torch.diag(gaps)[tokens])
         found, imbalance = theory.balance(mixed, tokens)
         note("balance at 1 and 2 gives every s, gap 1 / sum 1/gap_1",
              float(torch.maximum(imbalance, (found - theory.combined_gap(gaps[tokens])).abs()).max()))  # fmt: skip
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        first = precision.lost_from(c, dtype)
+        seen = [precision.resolved(c / s, dtype) for s in (0.99 * first, first)]  # torch rounds to half twice
+        note("without one, rounding beside 1 leaves nothing from s = 4c/eps on", float(seen != [True, False]))
     rank = int(torch.linalg.matrix_rank(theory.Construction(v, c).logits(torch.arange(v)[:, None])))
     note("length-1 logits have rank v - 1, the least possible", float(abs(rank - (v - 1))))
     if v > 3:

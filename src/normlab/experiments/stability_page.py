@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from normlab.experiments.compare_tables import claim_row, table
 from normlab.report import Page
 from normlab.report.multiples import small_multiples
 
@@ -14,13 +15,13 @@ def build(result: dict[str, Any]) -> Page:
     for sentence in result["statements"]:
         page.text(sentence, style="lead" if len(result["statements"]) <= 4 else "")
     page.table(summary_rows(result), name="regions", caption="The edge is bracketed: stable at the one rate, unstable at the "
-               "other. Usable: within 0.1 nats of the scheme's best.")  # fmt: skip
+               "other. Learns: below the loss of single tokens. Usable: within 0.1 nats of the scheme's best.")  # fmt: skip
     if result["claims"]:
-        keys = ("claim", "verdict", "mean", "low", "high", "p", "n", "number")
+        keys = ("claim", "verdict", "mean", "low", "high", "p", "n", "number", "reason")
         page.table([{k: c[k] for k in keys} for c in result["claims"]], name="claims", caption="Tested over seeds.")
     page.heading("The maps")
     panels = {f"{r['scheme']}, {r['depth']} layers": _points(r) for r in result["regions"]}
-    figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up")
+    figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up", hover="closest")
     for key in list(figure["layout"]):
         if key.startswith("xaxis"):
             figure["layout"][key]["type"] = "log"
@@ -31,8 +32,12 @@ def build(result: dict[str, Any]) -> Page:
         "reversescale": True,
         "colorbar": {"title": {"text": "loss"}},
     }
-    page.figure(figure, height=height + 40, caption="Circles: stable, coloured by the held-out loss. Crosses: unstable in at "
-                "least one seed. Denser where the edge is.")  # fmt: skip
+    page.figure(
+        figure,
+        height=height + 40,
+        caption="Circles: stable, coloured by the held-out loss; diamonds: stable, but in at least one seed nothing was "
+        "learned beyond the frequency of tokens. Crosses: unstable in at least one seed. Denser where the edges are.",
+    )
     page.text(f"A run is {result['criteria']}", style="note")
     page.heading("Every run")
     rows = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in result["cells"]]
@@ -44,7 +49,7 @@ def summary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"scheme": region["scheme"], "layers": region["depth"], "warm-up": line["warmup"], "stable up to": line["edge"],
          "unstable from": line["unstable_from"], "best loss": line["best_loss"],
-         "usable from": line["usable"][0] if line["usable"] else None,
+         "learns up to": line["learns_up_to"], "usable from": line["usable"][0] if line["usable"] else None,
          "usable to": line["usable"][1] if line["usable"] else None,
          "gradient spikes": round(sum(p["gradient_spikes"] for p in line["points"]) / len(line["points"]), 1),
          "widest": "<-" if line["warmup"] == region["widest"] else ""}
@@ -52,13 +57,31 @@ def summary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _points(region: dict[str, Any]) -> list[dict[str, Any]]:
-    def trace(stable: bool, name: str, marker: dict[str, Any]) -> dict[str, Any]:
-        found = [(p, w["warmup"]) for w in region["warmups"] for p in w["points"] if p["stable"] is stable]
-        texts = [f"{', '.join(p['verdicts'])}; {p['gradient_spikes']:.0f} gradient spikes" for p, _ in found]
-        if stable:
-            marker = {**marker, "color": [p["loss"] for p, _ in found], "coloraxis": "coloraxis"}
-        return {"type": "scatter", "mode": "markers", "name": name, "x": [p["lr"] for p, _ in found],
-                "y": [str(w) for _, w in found], "text": texts, "marker": {"size": 13, **marker}}  # fmt: skip
+def markdown(result: dict[str, Any]) -> str:
+    """What a repository keeps of a map: the sentences, the edges, the claims."""
+    parts = ["\n".join(f"- {sentence}" for sentence in result["statements"]), table(summary_rows(result))]
+    if result["claims"]:
+        parts.append(table([claim_row(claim) for claim in result["claims"]]))
+    return "\n\n".join(parts) + "\n"
 
-    return [trace(True, "stable", {"symbol": "circle"}), trace(False, "unstable", {"symbol": "x", "color": "#D55E00"})]
+
+def _points(region: dict[str, Any]) -> list[dict[str, Any]]:
+    kinds = {
+        "learns": ("circle", lambda p: p["stable"] and p["learned"]),
+        "flat": ("diamond", lambda p: p["stable"] and not p["learned"]),
+        "unstable": ("x", lambda p: not p["stable"]),
+    }
+    traces = []
+    for name, (symbol, belongs) in kinds.items():
+        found = [(p, line["warmup"]) for line in region["warmups"] for p in line["points"] if belongs(p)]
+        texts = [f"{', '.join(p['verdicts'])}; {p['gradient_spikes']:.0f} gradient spikes" for p, _ in found]
+        marker: dict[str, Any] = {"size": 13, "symbol": symbol, "color": "#D55E00" if name == "unstable" else "#777777"}
+        common: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": name}
+        # The legend cannot draw a mark that is coloured by a scale: it gets one of its own.
+        traces.append({**common, "x": [None], "y": [None], "marker": marker})
+        if name != "unstable":
+            texts = [f"loss {p['loss']:.3f}; {text}" for (p, _), text in zip(found, texts, strict=True)]
+            marker = {**marker, "color": [p["loss"] for p, _ in found], "coloraxis": "coloraxis"}
+        xs, ys = [p["lr"] for p, _ in found], [str(w) for _, w in found]
+        traces.append({**common, "x": xs, "y": ys, "text": texts, "marker": marker, "showlegend": False})
+    return traces

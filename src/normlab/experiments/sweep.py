@@ -20,8 +20,9 @@ import normlab
 from normlab.errors import ConfigError, InputError, NormlabError
 from normlab.experiments import cell as cells
 from normlab.experiments.cell import CellConfig
+from normlab.experiments.folder import last_step
 from normlab.files import write_json
-from normlab.report.terminal import progress
+from normlab.report.terminal import meter
 from normlab.training.record import read_log
 
 FORMAT = 1
@@ -113,11 +114,19 @@ class Sweep:
     def run(self, wanted: Mapping[str, CellConfig], *, what: str) -> list[Cell]:
         """Finish these cells (those that are done already cost nothing) and return the finished ones, in order."""
         folders = {name: cells.prepare(self.folder / name, config) for name, config in wanted.items()}
-        open_ones = [folder for folder in folders.values() if cells.summary(folder) is None]
-        with cells.locked(self.folder, wait=False):
-            attempts = self.executor.run(open_ones)
-            for outcome in progress(attempts, what=what, total=len(open_ones), quiet=self.quiet or not open_ones):
+        left = {folder: wanted[name] for name, folder in folders.items() if cells.summary(folder) is None}
+        work, ended = sum(config.work for config in left.values()), set[Path]()
+
+        def done() -> float:
+            """By the logs: a deep cell counts for more than a shallow one, a half-done one for half."""
+            shares = {f: 1.0 if f in ended else min(1.0, last_step(f) / c.train.steps) for f, c in left.items()}
+            return sum(left[folder].work * share for folder, share in shares.items())
+
+        quiet = self.quiet or not left
+        with cells.locked(self.folder, wait=0), meter(f"{what}: {len(left)} runs", total=work, done=done, quiet=quiet):
+            for outcome in self.executor.run(list(left)):
                 self._note(outcome)
+                ended.add(outcome.folder)
         return [found for name in wanted if (found := read_cell(folders[name])) is not None]
 
     def _note(self, outcome: Outcome) -> None:

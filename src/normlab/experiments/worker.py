@@ -1,4 +1,7 @@
-"""The process at the other end of `LocalExecutor`: reads folders of cells on stdin, answers on stdout, a line each."""
+"""The process at the other end of `LocalExecutor`: reads folders on stdin, answers on stdout, a line each.
+
+A folder is that of a cell, of a run, or of a stack of runs; what it holds says which.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,26 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from normlab.errors import NormlabError
 from normlab.experiments.cell import run_cell
+from normlab.experiments.run import is_run, run_folder
 
 ORPHAN_SECONDS = 30.0
 
 
 def attempt(folder: str, *, threads: int, device: str = "cpu") -> dict[str, Any]:
-    """Run one cell. `final` says that trying again cannot help."""
+    """Run what the folder holds. `final` says that trying again cannot help."""
     try:
-        run_cell(folder, threads=threads, device=device)
+        if is_run(Path(folder)):
+            torch.set_num_threads(threads)
+            run_folder(Path(folder), device=device)
+        else:
+            run_cell(folder, threads=threads, device=device)
     except NormlabError as error:
         return {"error": str(error), "final": True}
     except Exception as error:  # whatever it was, the sweep goes on and the sentence is kept

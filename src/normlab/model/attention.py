@@ -191,12 +191,17 @@ class Attention(nn.Module):
         if mask is not None:
             # Finite, because a padded query may see nothing at all, and its NaN would reach the others' gradients.
             logits = logits.masked_fill(~mask, -1e30)
-        # log Z - <w, z>, not -<w, log w>: the latter has no gradient where a weight is zero.
-        seen = logits if mask is None else logits.masked_fill(~mask, 0.0)
-        entropy = torch.logsumexp(logits, -1, keepdim=True) - (logits.softmax(-1) * seen).sum(-1, keepdim=True)
-        beta = torch.zeros_like(entropy)
-        for coefficient in ADAPTIVE_POLYNOMIAL:
-            beta = beta * entropy + coefficient
-        beta = torch.where(entropy > ADAPTIVE_FROM, beta.clamp_min(1.0), torch.ones_like(beta))
-        weights = (logits * beta).softmax(-1).to(v.dtype)
+        weights = adaptive_weights(logits, mask).to(v.dtype)
         return F.dropout(weights, self.config.dropout, self.training) @ v
+
+
+def adaptive_weights(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(beta logits) with beta from the entropy of softmax(logits); logits are finite, far down where masked."""
+    # log Z - <w, z>, not -<w, log w>: the latter has no gradient where a weight is zero.
+    seen = logits if mask is None else logits.masked_fill(~mask, 0.0)
+    entropy = torch.logsumexp(logits, -1, keepdim=True) - (logits.softmax(-1) * seen).sum(-1, keepdim=True)
+    beta = torch.zeros_like(entropy)
+    for coefficient in ADAPTIVE_POLYNOMIAL:
+        beta = beta * entropy + coefficient
+    beta = torch.where(entropy > ADAPTIVE_FROM, beta.clamp_min(1.0), torch.ones_like(beta))
+    return (logits * beta).softmax(-1)

@@ -20,18 +20,18 @@ TEXTS = {
         "the growth is exponential, not the square root of depth that random branches give: late layers "
         "see only the last few, and half precision overflows",
         "scale residual projections by 1/sqrt(2 L) at initialisation, or use a scheme that bounds the "
-        "stream: normlab swap MODEL --scheme peri_norm",
+        "stream; see what it costs and gains with: normlab compare --schemes pre_norm,peri_norm",
     ),
     "pre_norm_dilution": Text(
         "the stream grows while branches do not, so each late layer is a small correction: depth is paid "
         "for and hardly used",
-        "LayerNorm scaling, peri-norm or attention residuals: normlab swap MODEL --scheme ln_scaling (or "
-        "peri_norm, block_attn_res)",
+        "in a new model LayerNorm scaling, peri-norm or attention residuals; compare them at your depth: "
+        "normlab compare --schemes pre_norm,ln_scaling,peri_norm,block_attn_res",
     ),
     "gradient_imbalance": Text(
         "one learning rate cannot fit layers whose gradients differ this much: some hardly learn, or others diverge",
         "late-heavy: pre_norm, deep_norm or a longer warm-up; early-heavy: peri_norm or ln_scaling. "
-        "normlab swap MODEL --scheme deep_norm",
+        "The map of rates and warm-up for each: normlab stability --schemes pre_norm,deep_norm,peri_norm",
     ),
     "representation_collapse": Text(
         "when all tokens are one vector the layers behind cannot tell them apart; attention averages, and "
@@ -42,8 +42,8 @@ TEXTS = {
     "attention_dispersion": Text(
         "uniform attention averages all tokens: nothing is looked up, and its output shrinks with length. "
         "At initialisation this is how attention starts; in a trained model it is a fault",
-        "sharper logits: qk_norm with a learned scale, or a smaller norm gain before attention; normlab "
-        "lengthgen shows the effect on length",
+        "sharper logits: qk_norm with a learned scale, or a smaller norm gain before attention; the effect on length: "
+        "normlab lengthgen --schemes pre_norm,post_norm,peri_norm",
     ),
     "attention_sinks": Text(
         "heads park their weight there when they have nothing to add; common in trained decoders. "
@@ -59,7 +59,7 @@ TEXTS = {
     ),
     "dead_branches": Text(
         "its parameters cost memory and time and do not change the stream",
-        "prune it (normlab prune), or look for zeroed output projections, a gate at zero, or dead activations",
+        "remove it, or look for zeroed output projections, a gate at zero, or dead activations",
     ),
     "oversized_branch": Text(
         "one branch overwrites the stream, so the layers before it count for little",
@@ -68,17 +68,17 @@ TEXTS = {
     "duplicated_layers": Text(
         "copies waste depth until training separates them: depth up-scaling that was not trained on, or a "
         "loading mistake",
-        "continue training, or remove the copies (normlab prune)",
+        "continue training, or remove the copies",
     ),
     "wasted_layers": Text(
         "confirmed by skipping: on this text and loss the layer does nothing that the others do not",
-        "prune it: normlab prune MODEL; in a new model, fewer layers or a scheme that lets late layers "
-        "act (ln_scaling)",
+        "remove it (the skip experiment above is the loss without it); in a new model, fewer layers or a scheme that lets "
+        "late layers act: normlab compare --schemes pre_norm,ln_scaling,mix_norm",
     ),
     "unbounded_mixing": Text(
         "what the streams carry past the branches is multiplied by this on the way up, and gradients on the way down: "
         "deep hyper-connections become unstable by it",
-        "keep the mixing doubly stochastic (normlab swap MODEL --scheme mhc), or no weight decay and a lower learning "
+        "keep the mixing doubly stochastic (normlab schemes show mhc), or no weight decay and a lower learning "
         "rate on the mixing coefficients",
     ),
     "stream_homogenisation": Text(

@@ -20,12 +20,17 @@ def small_multiples(
     log_y: bool = False,
     columns: int = COLUMNS,
     axes: Mapping[str, Any] | None = None,
+    hover: str = "x unified",
 ) -> tuple[dict[str, Any], int]:
-    """(figure, height in pixels). `panels` maps a title to plotly traces; all panels share both axes."""
+    """(figure, height in pixels). `panels` maps a title to plotly traces; all panels share both axes.
+
+    `hover`: "x unified" reads all lines of a panel at one place, "closest" one mark.
+    """
     columns = min(columns, max(1, len(panels)))
     rows = math.ceil(len(panels) / columns)
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"annotations": [], "legend": {"orientation": "h", "y": -0.25 / rows}, "margin": {"t": 30}}
+    layout["hovermode"] = hover
     named: set[str] = set()
     for index, (title, traces) in enumerate(panels.items()):
         row, column = divmod(index, columns)
@@ -50,8 +55,9 @@ def small_multiples(
         )  # fmt: skip
         for trace in traces:
             name = str(trace.get("name", ""))
-            shared = {"xaxis": f"x{tag}", "yaxis": f"y{tag}", "legendgroup": name, "showlegend": name not in named}
-            named.add(name)
+            shown = trace.get("showlegend", True) and name not in named
+            shared = {"xaxis": f"x{tag}", "yaxis": f"y{tag}", "legendgroup": name, "showlegend": shown}
+            named |= {name} if shown else set()
             data.append({**trace, **shared})
     return {"data": data, "layout": layout}, 90 + 210 * rows
 
@@ -68,7 +74,7 @@ def heatmaps(panels: Mapping[str, Sequence[Sequence[float]]], *, x: str, y: str)
         title: [{"type": "heatmap", "z": [list(row) for row in matrix], "coloraxis": "coloraxis", "name": title}]
         for title, matrix in panels.items()
     }
-    figure, height = small_multiples(traces, x=x, y=y, axes={"autorange": "reversed"})
+    figure, height = small_multiples(traces, x=x, y=y, axes={"autorange": "reversed"}, hover="closest")
     figure["layout"]["coloraxis"] = {"colorscale": "Viridis", "cmin": 0, "colorbar": {"thickness": 12}}
     return figure, height + 60
 

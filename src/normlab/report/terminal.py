@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -110,3 +112,49 @@ def progress(items: Iterable[Item], *, what: str, total: int | None = None, quie
                 last = now
                 left = f", about {(now - start) / count * (total - count):.0f} s left" if total else ""
                 print(f"{what}: {count}{f'/{total}' if total else ''}{left}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def meter(
+    what: str, *, total: float, done: Callable[[], float], quiet: bool = False, every: float = 1.0
+) -> Iterator[None]:
+    """The same for work that goes on elsewhere: `done()` of `total` is looked at every so often, in a thread."""
+    if quiet:
+        yield
+        return
+    ended = threading.Event()
+    show = _bar if sys.stderr.isatty() else _lines
+    thread = threading.Thread(target=show, args=(what, total, done, ended, every), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _bar(what: str, total: float, done: Callable[[], float], ended: threading.Event, every: float) -> None:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=120) as shown:
+        task = shown.add_task(what, total=total)
+        shown.update(task, completed=done())
+        while not ended.wait(every):
+            shown.update(task, completed=done())
+
+
+def _lines(what: str, total: float, done: Callable[[], float], ended: threading.Event, every: float) -> None:
+    begun, first = time.monotonic(), done()  # what an earlier run did says nothing about this one's speed
+    last, shown = begun, -1
+    while not ended.wait(every):
+        now = time.monotonic()
+        if now - last <= 5:
+            continue
+        found = done()
+        share, gained = int(100 * found / total), found - first
+        if share == shown and now - last < 60:
+            continue
+        last, shown = now, share
+        left = f", about {(now - begun) / gained * (total - found):.0f} s left" if gained > 0 else ""
+        print(f"{what}: {share} %{left}", file=sys.stderr, flush=True)

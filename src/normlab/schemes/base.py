@@ -229,17 +229,19 @@ class Tape:
 
 
 def tensors_of(stream: Stream) -> Iterator[Tensor]:
-    """Every tensor of a stream, in order."""
+    """Every tensor of a stream, in order. What is neither tensor nor tuple (a `Shelf`) holds none of its own."""
     if isinstance(stream, Tensor):
         yield stream
-    elif stream is not None:
+    elif isinstance(stream, tuple):
         for part in stream:
             yield from tensors_of(part)
 
 
 def _rebuild(like: Stream, tensors: Iterator[Tensor]) -> Stream:
-    if like is None or isinstance(like, Tensor):
-        return None if like is None else next(tensors)
+    if isinstance(like, Tensor):
+        return next(tensors)
+    if not isinstance(like, tuple):
+        return like
     parts = [_rebuild(part, tensors) for part in like]
     return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
+from normlab.schemes.depth_buffers import Basket, beside
 from normlab.schemes.norms import inverse_rms, precise
 
 FUSED_TERMS = 128  # sources times queries up to which a compiler is given single terms to fuse, not a batched product
@@ -30,7 +31,7 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def _plain() -> bool:
+def plain() -> bool:
     """Compilers fuse the plain formula and choose what to keep themselves; torch.func cannot see into ours."""
     return torch.compiler.is_compiling() or transformed()
 
@@ -45,19 +46,21 @@ def full_precision(device: torch.device) -> Any:
 
 def keys(v: Tensor, queries: Tensor, eps: float | None) -> Tensor:
     """Logits [tokens, queries] of the source v [tokens, d]; eps None leaves the keys as they are."""
-    if not _plain():
+    if not plain():
         return _Keys.apply(v, queries, eps)
     logits = precise(v) @ queries.t()
     return logits if eps is None else logits * inverse_rms(v, eps)
 
 
-def mix(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def mix(
+    logits: Tensor, units: Sequence[Tensor], *, basket: Basket | None = None
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Log-sum-exp [tokens, queries], weights [tokens, sources, queries] and one output [tokens, d] for each query.
 
     `logits` is [tokens, sources, queries]; a unit is one source [tokens, d] or several, [tokens, sources, d].
     """
-    if not _plain():
-        lse, alpha, *outputs = _Mix.apply(logits, *units)
+    if not plain():
+        lse, alpha, *outputs = _Mix.apply(logits, basket, *units)
         return lse, alpha, tuple(outputs)
     lse = torch.logsumexp(logits, dim=1)
     alpha = (logits - lse[:, None]).exp()
@@ -74,11 +77,21 @@ def mix(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, tuple[
 
 
 def merge(
-    o: Tensor, lse: Tensor, b: Tensor, query: Tensor, eps: float | None, *, rebuild: Sequence[Tensor] = ()
+    o: Tensor,
+    lse: Tensor,
+    b: Tensor,
+    query: Tensor,
+    eps: float | None,
+    *,
+    rebuild: Sequence[Tensor] = (),
+    basket: tuple[Basket, int] | None = None,
 ) -> Tensor:
-    """h [tokens, d]. `rebuild`, the weights [tokens, sources] of o and its sources: keep these instead of o itself."""
-    if not _plain():
-        return _Merge.apply(o, lse, b, query, eps, *rebuild)
+    """h [tokens, d]. `rebuild`, the weights [tokens, sources] of o and its sources: keep these instead of o itself.
+
+    `basket`: where the gradient of o is collected, and its place there.
+    """
+    if not plain():
+        return _Merge.apply(o, lse, b, query, eps, basket, *rebuild)
     s = (precise(b) * query).sum(-1)
     if eps is not None:
         s = s * inverse_rms(b, eps).squeeze(-1)
@@ -128,11 +141,12 @@ class _Mix(torch.autograd.Function):
     """a = softmax(L), o_s = sum_n a_ns v_n:  dv_n = sum_s a_ns do_s,  dL_ns = a_ns (do_s . v_n - do_s . o_s + dlse_s)"""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, *units: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, logits: Tensor, basket: Basket | None, *units: Tensor) -> tuple[Tensor, ...]:
         lse = torch.logsumexp(logits, dim=1)
         alpha = (logits - lse[:, None]).exp_()
         ctx.save_for_backward(alpha, *units)
         ctx.mark_non_differentiable(alpha)
+        ctx.basket = basket
         weights = alpha.to(units[0].dtype)
         if alpha.shape[2] == 1:
             outputs: tuple[Tensor, ...] = (weighted_sum(weights[:, :, 0], units),)
@@ -154,14 +168,14 @@ class _Mix(torch.autograd.Function):
             dots = torch.stack([_dots(grads[0], unit) for unit in units], dim=1)[:, :, None]
             dunits = [grads[0] * weights[:, n] for n in range(len(units))]
         else:
-            do = torch.stack(grads, dim=1)
+            do = beside(grads) if ctx.basket is None else ctx.basket.empty(grads)
             parts = _joined(units)
             dots = torch.cat([torch.bmm(part, do.transpose(1, 2)) for part in parts], dim=1)
             dparts = [torch.bmm(w, do) for w in weights.split([part.shape[1] for part in parts], dim=1)]
             dunits = _parted(dparts, units)
         dots = precise(dots)
         mean = (alpha * dots).sum(1, keepdim=True)
-        return alpha * (dots - mean + dlse[:, None]), *dunits
+        return alpha * (dots - mean + dlse[:, None]), None, *dunits
 
 
 class _Merge(torch.autograd.Function):
@@ -170,7 +184,14 @@ class _Merge(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, o: Tensor, lse: Tensor, b: Tensor, query: Tensor, eps: float | None, *rebuild: Tensor
+        ctx: Any,
+        o: Tensor,
+        lse: Tensor,
+        b: Tensor,
+        query: Tensor,
+        eps: float | None,
+        basket: tuple[Basket, int] | None,
+        *rebuild: Tensor,
     ) -> Tensor:
         exact = precise(b)
         r = _inverse_rms(exact, eps)
@@ -178,7 +199,7 @@ class _Merge(torch.autograd.Function):
         if r is not None:
             s = s.mul_(r)
         gate = torch.sigmoid(s - lse)
-        ctx.rebuilds = bool(rebuild)
+        ctx.rebuilds, ctx.basket = bool(rebuild), basket
         ctx.save_for_backward(b, query, r, s, gate, *(rebuild or (o,)))
         return torch.lerp(o, b, gate.to(o.dtype)[:, None])
 
@@ -187,15 +208,19 @@ class _Merge(torch.autograd.Function):
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         b, query, r, s, gate, *kept = ctx.saved_tensors
         o = weighted_sum(kept[0].to(b.dtype), kept[1:]) if ctx.rebuilds else kept[0]
-        ds = (_dots(dh, b) - _dots(dh, o)).mul_(gate * (1 - gate))
-        through = dh * gate.to(dh.dtype)[:, None]
-        do = dh - through
+        # Memory traffic is the whole cost here: one buffer serves for dh (b - o), for g dh and for db.
+        exact, wide = precise(b), precise(dh)
+        buffer = torch.sub(exact, precise(o)).mul_(wide)
+        ds = torch.mv(buffer, buffer.new_ones(buffer.shape[1])).mul_(gate * (1 - gate))
+        through = torch.mul(wide, gate[:, None], out=buffer)
+        place = None if ctx.basket is None or wide.dtype != o.dtype else ctx.basket[0].place(ctx.basket[1], o)
+        do = (wide - through).to(o.dtype) if place is None else torch.sub(wide, through, out=place)
         pull = ds if r is None else ds * r
-        db = torch.addr(precise(through), pull, query)
+        db = through.addr_(pull, query)
         if r is not None:
-            db = db.addcmul_(precise(b), (pull * r * s)[:, None], value=-1 / b.shape[-1])
-        dquery = torch.mv(precise(b).t(), pull)
-        return do, -ds, db.to(b.dtype), dquery, None, *[None] * (len(kept) if ctx.rebuilds else 0)
+            db = db.addcmul_(exact, (pull * r * s)[:, None], value=-1 / b.shape[-1])
+        dquery = torch.mv(exact.t(), pull)
+        return do, -ds, db.to(b.dtype), dquery, None, None, *[None] * (len(kept) if ctx.rebuilds else 0)
 
 
 def weighted_sum(weights: Tensor, units: Sequence[Tensor]) -> Tensor:
@@ -211,9 +236,9 @@ def weighted_sum(weights: Tensor, units: Sequence[Tensor]) -> Tensor:
 
 
 def _joined(units: Sequence[Tensor]) -> list[Tensor]:
-    """The units as [tokens, sources, d]; single ones side by side in one passing copy, for one batched product."""
+    """The units as [tokens, sources, d]; single ones side by side (`beside`), for one batched product."""
     singles = [unit for unit in units if unit.dim() == 2]
-    return [*([torch.stack(singles, dim=1)] if singles else []), *(unit for unit in units if unit.dim() == 3)]
+    return [*([beside(singles)] if singles else []), *(unit for unit in units if unit.dim() == 3)]
 
 
 def _parted(grads: Sequence[Tensor], units: Sequence[Tensor]) -> list[Tensor]:

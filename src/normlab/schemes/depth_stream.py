@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from normlab.schemes.base import GPT2, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig
-from normlab.schemes.depth_reads import full_precision, keys, merge, mix
+from normlab.schemes.depth_buffers import Basket, Shelf, shelve
+from normlab.schemes.depth_reads import full_precision, keys, merge, mix, plain
 from normlab.schemes.norms import inverse_rms, precise
 
 AHEAD = 8  # reads of Full that are computed together
@@ -28,13 +29,16 @@ AHEAD = 8  # reads of Full that are computed together
 class Ahead(NamedTuple):
     """What fast reads have computed beforehand. A unit is a closed source [tokens, d] or several [tokens, n, d]."""
 
-    queries: tuple[Tensor, ...]  # w * gain of every read
+    table: Tensor  # w * gain of every read, [reads, d]
+    queries: tuple[Tensor, ...]  # its rows
     units: tuple[Tensor, ...]
     logits: tuple[tuple[Tensor, ...], ...]  # of each unit, for the reads of each block that has not ended
     inner: tuple[Tensor, ...] = ()  # logits of the sources that this block added (Full)
     outputs: tuple[Tensor, ...] = ()  # of the reads of this block that are still to come, over the units
     lse: tuple[Tensor, ...] = ()
     weights: tuple[Tensor, ...] = ()
+    basket: Basket | None = None  # for the gradients of `outputs`
+    shelf: Shelf | None = None  # for the sources to come (Block)
 
 
 class Sources(NamedTuple):
@@ -103,8 +107,13 @@ class DepthAttention(Scheme):
 
     def write(self, stream: Sources, y: Tensor, carry: Ahead | None, site: Site) -> Sources:
         v = self.leave(y, site).to(stream.closed[0].dtype)  # under autocast a branch may answer in half precision
-        partial = v if stream.partial is None else stream.partial + v
-        if site.index not in self.ends:
+        ends = site.index in self.ends
+        if ends and carry is not None and carry.shelf is not None:
+            first, second = (v, None) if stream.partial is None else (_flat(stream.partial), _flat(v))
+            partial = shelve(_flat(first), second, carry.shelf, len(stream.closed)).view(v.shape)
+        else:
+            partial = v if stream.partial is None else stream.partial + v
+        if not ends:
             return Sources(stream.closed, partial, carry)
         closed = (*stream.closed, partial)
         if carry is None:
@@ -177,7 +186,9 @@ class DepthAttention(Scheme):
             _, _, (h,) = mix(logits[:, :, None], [o, *added])
         elif stream.partial is not None:
             rebuild = (ahead.weights[offset], *ahead.units) if self.config.recompute and ahead.weights else ()
-            h = merge(o, lse, _flat(stream.partial), ahead.queries[read], self._eps, rebuild=rebuild)
+            basket = None if ahead.basket is None else (ahead.basket, offset + ahead.basket.count)
+            b = _flat(stream.partial)
+            h = merge(o, lse, b, ahead.queries[read], self._eps, rebuild=rebuild, basket=basket)
         else:
             # The outputs lie in one buffer, and whoever keeps this one keeps them all.
             h = o.clone() if ahead.weights else o
@@ -189,8 +200,12 @@ class DepthAttention(Scheme):
         queries = self.queries.to(dtype)
         if self.config.key_norm:
             queries = queries * self.key_gain.to(dtype)
-        ahead = Ahead(queries.unbind(0), (), ())
+        ahead = Ahead(queries, queries.unbind(0), (), ())
         if not self.single:
+            if len(stream.closed) == 1 and not plain():
+                embedding = _flat(stream.closed[0])
+                shelf = Shelf(embedding, len(self.ends) + 1)
+                return self._with_unit(ahead._replace(shelf=shelf), shelve(embedding, None, shelf, 0), read)
             for source in stream.closed:
                 ahead = self._with_unit(ahead, _flat(source), read)
             return ahead
@@ -202,7 +217,7 @@ class DepthAttention(Scheme):
 
     def _with_unit(self, ahead: Ahead, unit: Tensor, read: int) -> Ahead:
         """One more unit, with its keys for all reads from `read` on, split by block."""
-        logits = keys(unit.reshape(-1, unit.shape[-1]), torch.stack(ahead.queries[read:]), self._eps)
+        logits = keys(unit.reshape(-1, unit.shape[-1]), ahead.table[read:], self._eps)
         logits = logits.view(unit.shape[0], -1, logits.shape[-1])  # [tokens, sources, reads]
         sizes = [end - max(first, read) for first, end in self.schedule if end > read]
         return ahead._replace(
@@ -212,7 +227,7 @@ class DepthAttention(Scheme):
     def _with_inner(self, ahead: Ahead, source: Tensor, read: int) -> Ahead:
         """One more source inside a block of Full, with its keys for the block's reads from `read` on."""
         end = next(end for first, end in self.schedule if first <= read < end)
-        logits = keys(_flat(source), torch.stack(ahead.queries[read:end]), self._eps)
+        logits = keys(_flat(source), ahead.table[read:end], self._eps)
         return ahead._replace(inner=(*ahead.inner, logits))
 
     def _look_ahead(self, ahead: Ahead) -> Ahead:
@@ -221,10 +236,11 @@ class DepthAttention(Scheme):
         rest = tuple(blocks[1:] for blocks in ahead.logits)
         if logits.shape[1] == 1:  # one source: its weight is one
             outputs = ahead.units * logits.shape[2]
-            return ahead._replace(logits=rest, outputs=outputs, lse=logits[:, 0].unbind(1), weights=())
-        lse, weights, outputs = mix(logits, ahead.units)
+            return ahead._replace(logits=rest, outputs=outputs, lse=logits[:, 0].unbind(1), weights=(), basket=None)
+        basket = None if self.single else Basket(logits.shape[2])
+        lse, weights, outputs = mix(logits, ahead.units, basket=basket)
         kept = weights.unbind(2) if self.config.recompute else ()
-        return ahead._replace(logits=rest, outputs=outputs, lse=lse.unbind(1), weights=kept)
+        return ahead._replace(logits=rest, outputs=outputs, lse=lse.unbind(1), weights=kept, basket=basket)
 
     def _closed(self, closed: tuple[Tensor, ...], ahead: Ahead, read: int) -> Sources:
         """A source has closed, and `read` is next: show it to the reads to come."""

@@ -40,6 +40,11 @@ class Task(Config, ABC):
     targets: Literal["sampled", "exact"] = "sampled"
 
     @property
+    def rowwise(self) -> bool:
+        """Is one batch of n m sequences the same as n batches of m, drawn one after the other?"""
+        return False
+
+    @property
     @abstractmethod
     def vocab_size(self) -> int:
         """The number of possible answers, and of input tokens unless `embedding` says otherwise."""

@@ -31,6 +31,10 @@ class SetComplement(Task):
     def longest(self) -> int | None:
         return None if self.replacement else self.vocab - 1
 
+    @property
+    def rowwise(self) -> bool:
+        return not self.replacement  # a permutation is its own row of uniform numbers, targets included
+
     def too_long(self, length: int) -> str:
         return (
             f"set complement over {self.vocab} tokens has inputs of at most {self.vocab - 1} distinct tokens (one must "

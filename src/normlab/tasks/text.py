@@ -67,6 +67,9 @@ class Text(Task):
         windows = self.stream[start + torch.arange(length + 1)]
         return Batch(windows[:, :-1], windows[:, 1:])
 
+    def encode(self, text: str) -> Tensor:
+        return _encode(text, self.path, self.tokens, self.bpe_size)
+
     def decode(self, tokens: Tensor) -> str:
         if self.tokens == "bytes":
             return bytes(tokens.tolist()).decode("utf-8", errors="replace")
@@ -106,13 +109,14 @@ def _split(text: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4)
 def _splits(path: str | None, tokens: str, size: int) -> tuple[Tensor, Tensor]:
-    def encode(part: str) -> Tensor:
-        if tokens == "bytes":
-            return torch.from_numpy(np.frombuffer(part.encode("utf-8"), dtype=np.uint8).astype(np.int64))
-        return torch.tensor(_tokenizer(path, size).encode(part).ids)
-
     train, test = _split(read_text(path))
-    return encode(train), encode(test)
+    return _encode(train, path, tokens, size), _encode(test, path, tokens, size)
+
+
+def _encode(text: str, path: str | None, tokens: str, size: int) -> Tensor:
+    if tokens == "bytes":
+        return torch.from_numpy(np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int64))
+    return torch.tensor(_tokenizer(path, size).encode(text).ids)
 
 
 @lru_cache(maxsize=4)

@@ -26,14 +26,17 @@ from normlab.schemes import Scheme
 from normlab.tasks import Batch, Task
 from normlab.training import checkpoint
 from normlab.training.averaging import BEMA
+from normlab.training.feed import Feed
 from normlab.training.loop import Evaluate, TrainConfig, cross_entropy, stop_signals
 from normlab.training.optim import decayed
 from normlab.training.record import Log, provenance
+from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program, stacks
 
 # Measured on two cores (benchmarks/ensemble.py). Stacking goes on paying a little up to 16,000 numbers in an activation,
 # but it is one thread: it has to beat one worker a core, so it is chosen only where it is three times as fast.
 STACK_BELOW = 2_048
 STACK_FROM = 8
+FAST_BELOW = 32_768  # the compiled fast path: beyond it one member fills the cache, and each is better off alone
 SHARED = ("steps", "batch", "length", "schedule", "betas", "eps", "accumulate", "precision", "average", "log_every",
           "evaluate_every", "checkpoint_every", "diverged_above", "patience")  # fmt: skip
 
@@ -42,12 +45,12 @@ SHARED = ("steps", "batch", "length", "schedule", "betas", "eps", "accumulate", 
 class Choice:
     how: Literal["stacked", "separate"]
     why: str
+    members: int | None = None
+    """Of one program, where it serves fewer than all; None: all."""
 
 
 def choose(models: Sequence[nn.Module], config: TrainConfig) -> Choice:
     """Stacked or separate, by shape."""
-    if len(models) == 1:
-        return Choice("separate", "there is one model only")
     model = models[0]
     settings = getattr(model, "config", None)
     if getattr(settings, "dropout", 0.0) > 0:
@@ -56,6 +59,11 @@ def choose(models: Sequence[nn.Module], config: TrainConfig) -> Choice:
     if isinstance(scheme, Scheme) and type(scheme).after_step_ is not Scheme.after_step_:
         return Choice("separate", "the scheme changes the weights after each step")
     size = config.batch * config.length * getattr(settings, "dim", 1)
+    if stacks(model) and config.steps >= COMPILE_FROM and config.accumulate == 1 and can_compile():
+        words = f"the minimal model's compiled fast path pays from {COMPILE_FROM} steps"
+        return Choice("stacked", words, None if size <= FAST_BELOW else 1)
+    if len(models) == 1:
+        return Choice("separate", "there is one model only")
     if config.accumulate > 1 or config.precision != "float32":
         return Choice("separate", "accumulation and bfloat16 are for large models")
     if len(models) < STACK_FROM:
@@ -102,7 +110,9 @@ class Ensemble:
         self.rates = torch.tensor([[c.lr] for c in configs], dtype=torch.float64)
         self.clips = torch.tensor([c.clip or math.inf for c in configs])
         self.average = BEMA({"flat": self.flat}, **self.shared.average.to_dict())
-        self.data = [torch.Generator().manual_seed(c.seed) for c in configs]
+        generators = [torch.Generator().manual_seed(c.seed) for c in configs]
+        self.feed = Feed(task, self.shared.batch, self.shared.length, generators)
+        self.fast = stacked_program(self.models, task, self.shared.steps)
         self.alive = torch.ones(len(models), dtype=torch.bool)
         self.high = torch.zeros(len(models), dtype=torch.int64)
         self.step = 0
@@ -136,14 +146,13 @@ class Ensemble:
                 return
 
     # -- one step --------------------------------------------------------------------------------------------------
-    def losses(self, batches: Sequence[Batch]) -> Tensor:
-        """The loss of each member on its own batch, differentiable in `flat`."""
+    def losses(self, batch: Batch) -> Tensor:
+        """The loss of each member on its own part of the batch, differentiable in `flat`."""
         sizes = [shape.numel() for shape in self.shapes.values()]
         parts = self.flat.split(sizes, dim=1)
         weights = {n: p.view(-1, *shape) for (n, shape), p in zip(self.shapes.items(), parts, strict=True)}
         exact = self.task.targets == "exact"
-        tokens, targets = (torch.stack([getattr(b, k) for b in batches]) for k in ("tokens", "targets"))
-        law = torch.stack([b.law.to(self.flat.dtype) for b in batches if b.law is not None]) if exact else targets
+        law = batch.law.to(self.flat.dtype) if exact and batch.law is not None else batch.targets
 
         def one(state: Any, tokens: Tensor, targets: Tensor, law: Tensor) -> Tensor:
             logits = functional_call(self.base, state, (tokens,))
@@ -151,16 +160,21 @@ class Ensemble:
 
         # The CPU's fused attention has no batching rule (it would loop over members); the plain form batches.
         with sdpa_kernel(SDPBackend.MATH):
-            return vmap(one)((weights, self.buffers), tokens, targets, law)
+            return vmap(one)((weights, self.buffers), batch.tokens, batch.targets, law)
+
+    def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Losses [members] and their gradients [members, parameters]."""
+        if self.fast is not None:
+            return self.fast(self.flat, batch.tokens, batch.targets, batch.law)
+        losses = self.losses(batch)
+        return losses.detach(), torch.autograd.grad(losses.sum(), self.flat)[0]
 
     def _one(self) -> None:
         config = self.shared
         self.step += 1
-        batches = [self.task.sample(config.batch, config.length, g) for g in self.data]
-        losses = self.losses(batches)
-        (gradient,) = torch.autograd.grad(losses.sum(), self.flat)
+        losses, gradient = self.gradients(next(self.feed))
         norms = gradient.norm(dim=1)
-        losses, before = losses.detach(), self.alive.tolist()
+        before = self.alive.tolist()
         self._watch(losses, norms)
         factor = config.schedule.factor(self.step, config.steps)
         self._update(gradient * (self.clips / (norms + 1e-6)).clamp_max(1.0)[:, None], factor)
@@ -227,9 +241,9 @@ class Ensemble:
         groups = {
             "ensemble": {"flat": self.flat, "m": self.m, "v": self.v, "alive": self.alive, "high": self.high},
             "average": self.average.tensors(),
-            "data": {str(i): g.get_state() for i, g in enumerate(self.data)},
+            "data": self.feed.state()[0],
         }
-        state = {"logs": [log.sync() for log in self.logs], "last": finite(self.last)}
+        state = {"feed": self.feed.state()[1], "logs": [log.sync() for log in self.logs], "last": finite(self.last)}
         checkpoint.save(self.folder / "checkpoint", self.step, groups, state)
 
     @torch.no_grad()
@@ -243,8 +257,7 @@ class Ensemble:
         for name in ("flat", "m", "v", "alive", "high"):
             getattr(self, name).copy_(tensors[name])
         self.average.load_tensors(found.group("average"), found.step)
-        for member, state in found.group("data").items():
-            self.data[int(member)].set_state(state)
+        self.feed.load(found.group("data"), found.state["feed"])
         self.step, self.last = found.step, found.state["last"]
 
 

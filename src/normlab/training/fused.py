@@ -119,8 +119,8 @@ def loss_and_gradients(
     stream, scores, values, res, head = tables
     v, d = stream.shape
     token, target, kind = tokens.flatten(), targets.flatten(), scores.dtype
-    vocabulary = torch.arange(v)
-    last = (token[:, None] == vocabulary).to(kind)
+    vocabulary = torch.arange(v, dtype=kind)  # comparisons of floats are vectorised, those of 64-bit integers are not
+    last = (token[:, None].to(kind) == vocabulary).to(kind)
     counts = _counts(tokens, v, distinct, last)
 
     a = torch.where(counts > 0, scores[token], -torch.inf)  # the shift is by the best token that is present
@@ -136,11 +136,13 @@ def loss_and_gradients(
     scored = target != IGNORE
     weight = scored.to(kind) / scored.sum()
     if law is None:
-        law = (target[:, None] == vocabulary).to(kind)
-    total = z.logsumexp(-1, keepdim=True)
-    loss = ((total.squeeze(-1) - (z * law).sum(-1)) * weight).sum()
+        law = (target[:, None].to(kind) == vocabulary).to(kind)
+    z = z - z.amax(-1, keepdim=True)
+    p = z.exp()
+    total = p.sum(-1, keepdim=True)
+    loss = ((total.log().squeeze(-1) - (z * law).sum(-1)) * weight).sum()
 
-    s = ((z - total).exp() - law) * weight[:, None]
+    s = (p / total - law) * weight[:, None]
     along = (s * plain).sum(-1, keepdim=True)
     s = s * r_h
     dh = s @ head - h * (along * r_h**3 / d)
@@ -160,6 +162,6 @@ def _counts(tokens: Tensor, v: int, distinct: bool, last: Tensor) -> Tensor:
     batch, length = tokens.shape
     if not distinct:
         return last.view(batch, length, v).cumsum(1).view(-1, v)
-    place = torch.arange(length)
-    when = torch.full((batch, v), length).scatter(1, tokens, place.expand(batch, length))
+    place = torch.arange(length, dtype=last.dtype)
+    when = torch.full((batch, v), float(length), dtype=last.dtype).scatter(1, tokens, place.expand(batch, length))
     return (when[:, None, :] <= place[None, :, None]).to(last.dtype).view(-1, v)

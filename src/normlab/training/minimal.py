@@ -79,19 +79,19 @@ def weights(model: Transformer) -> Weights:
         attention.qkv.weight,
         attention.out.weight,
         gain(scheme.res[0]),
-        _after(model).weight,
+        after_norm(model).weight,
         None if model.head is None else model.head.weight,
     )
 
 
-def _after(model: Transformer) -> RMSNorm:
+def after_norm(model: Transformer) -> RMSNorm:
     scheme: Any = model.scheme
     return scheme.out[0] if isinstance(scheme.out[0], RMSNorm) else scheme.final
 
 
 def tables(model: Transformer) -> Tables:
     """The model's tables, differentiable in its parameters."""
-    return make_tables(weights(model), model.branches[0].scale, _after(model).eps)[0]  # type: ignore[arg-type]
+    return make_tables(weights(model), model.branches[0].scale, after_norm(model).eps)[0]  # type: ignore[arg-type]
 
 
 class FastMinimal:
@@ -105,7 +105,7 @@ class FastMinimal:
         if reason is not None:
             raise UnsupportedError(f"the fast path is for the minimal model only: {reason}")
         self.exact = exact
-        self.fused = torch.compile(whole, dynamic=False) if compiled else None
+        self.fused = torch.compile(whole, dynamic=False, options={"cpp_wrapper": True}) if compiled else None
         self._space: dict[Any, Tensor] = {}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -115,7 +115,7 @@ class FastMinimal:
             assert batch.law is not None
             law = batch.law.to(model.embedding.weight.dtype).flatten(0, 1)
         scale = float(model.branches[0].scale)  # type: ignore[arg-type]
-        return _Loss.apply(self, batch.tokens, batch.targets, law, scale, _after(model).eps, *weights(model))
+        return _Loss.apply(self, batch.tokens, batch.targets, law, scale, after_norm(model).eps, *weights(model))
 
     def space(self, name: str, *shape: int, like: Tensor) -> Tensor:
         key = (name, shape, like.dtype)

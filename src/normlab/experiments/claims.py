@@ -1,0 +1,156 @@
+"""The claims of the field about trained networks: a number per seed each, and confirmed, refuted or undecided by a t-test.
+
+A claim about a scheme that has not learned anything (its loss is not below that of single tokens) is undecided.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics as stats
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from normlab.experiments.statistics import paired
+from normlab.probes.metrics import gini
+
+Row = dict[str, Any]
+Measure = Callable[[dict[str, Any]], float | None]
+# Between the second and the last quarter of depth a stream that grows like the square root gains log(sqrt(7/3)) = 0.42.
+BOUNDED = 0.21
+
+
+def claims(rows: Mapping[str, Row], depth: int) -> list[dict[str, Any]]:
+    """Each claim that the schemes at hand allow."""
+    if "pre_norm" not in rows:
+        return []
+    pre = rows["pre_norm"]
+    found = [
+        claim("The magnitude of Pre-Norm's stream grows with depth", "log of last quarter / first quarter",
+              _values(pre, magnitude_growth), +1, [pre]),
+        claim("Pre-Norm's gradients lean to early layers", "centre of the gradient shares, 0 the middle, -0.5 the first "
+              "layer", _values(pre, gradient_centre), -1, [pre]),
+    ]  # fmt: skip
+    for name in ("attn_res", "block_attn_res"):
+        if name in rows:
+            found += _attn_res_claims(name, rows[name], pre)
+    for name in ("ln_scaling", "mix_norm"):
+        if name not in rows:
+            continue
+        for count in (depth // 4, depth // 2):
+            what = f"loss added by removing {count} of {depth} layers, minus Pre-Norm's"
+            values = _pairs(rows[name], pre, partial(prune_cost, count=count))
+            found.append(claim(f"{name} changes the prune curve", what, values, 0, [rows[name], pre]))
+    return found
+
+
+def _attn_res_claims(name: str, row: Row, pre: Row) -> list[dict[str, Any]]:
+    gaps = [gap[-1][1] - gap[0][1] for gap in row["decay_gap"]["seeds"].values() if len(gap) > 1]
+    found = [
+        claim(f"The stream of {name} grows less with depth than Pre-Norm's", "difference of the logs of last / first "
+              "quarter", _pairs(row, pre, magnitude_growth), -1, [row, pre]),
+        claim(f"The stream of {name} stays bounded", f"log of last quarter / second quarter; confirmed below {BOUNDED}, half "
+              "of what a square root gains", _values(row, late_growth), -1, [row], margin=BOUNDED),
+        claim(f"{name} spreads gradients more evenly than Pre-Norm", "Gini coefficient of the gradient shares, minus "
+              "Pre-Norm's", _pairs(row, pre, lambda r: gini(r["gradient_share"]) if r.get("gradient_share") else None),
+              -1, [row, pre]),
+        claim(f"The gap of {name} to Pre-Norm widens in the decay phase", "gap at the end minus gap at the begin of the "
+              "decay", gaps, -1, [row, pre]),
+    ]  # fmt: skip
+    period = row.get("period")
+    if period:
+        what = f"autocorrelation of the layers' log magnitudes at {period} layers (a block), minus the mean over shorter lags"
+        values = _values(row, lambda record: periodicity(record, period))
+        found.insert(2, claim(f"The stream of {name} is periodic in its blocks", what, values, +1, [row]))
+    return found
+
+
+def claim(
+    text: str, number: str, values: Sequence[float], sign: int, about: Sequence[Row], *, margin: float = 0.0
+) -> dict[str, Any]:
+    """`sign`: the side of `margin` that the claim puts the number on; 0 where it says only that it is not zero."""
+    test = paired([value - margin for value in values])
+    reason = ""
+    idle = [row["scheme"] for row in about if row["learned"] is False]
+    if idle:
+        verdict, reason = "undecided", f"{', '.join(idle)} did not get below the loss of single tokens"
+    elif not test.significant or test.mean is None:
+        verdict = "undecided"
+    else:
+        verdict = "confirmed" if sign == 0 or test.mean * sign > 0 else "refuted"
+    shown = {
+        **test.to_dict(),
+        **{k: v + margin for k in ("mean", "low", "high") if (v := getattr(test, k)) is not None},
+    }
+    return {"claim": text, "number": number, "values": list(values), "verdict": verdict, "reason": reason, **shown}
+
+
+def _each(row: Row, measure: Measure) -> dict[int, float]:
+    found = {seed: measure(record) for seed, record in row["per_seed"].items()}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _values(row: Row, measure: Measure) -> list[float]:
+    return list(_each(row, measure).values())
+
+
+def _pairs(row: Row, base: Row, measure: Measure) -> list[float]:
+    mine, theirs = _each(row, measure), _each(base, measure)
+    return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+
+
+# -- the numbers, from the measures of layers at the end of training --------------------------------------------------
+def magnitude_growth(record: dict[str, Any]) -> float | None:
+    """log( mean magnitude of the last quarter of the reads / of the first quarter )."""
+    return _growth(record, 0)
+
+
+def late_growth(record: dict[str, Any]) -> float | None:
+    """The same from the second quarter on: what the embedding's size does not decide."""
+    return _growth(record, 1)
+
+
+def _growth(record: dict[str, Any], start: int) -> float | None:
+    sizes = record.get("magnitude")
+    if not sizes:
+        return None
+    quarter = max(1, len(sizes) // 4)
+    first, last = sum(sizes[start * quarter : (start + 1) * quarter]), sum(sizes[-quarter:])
+    return math.log(last / first) if first > 0 and last > 0 else None
+
+
+def periodicity(record: dict[str, Any], period: int) -> float | None:
+    """Autocorrelation of the log magnitudes of what layers read, at one block, minus the mean over all shorter lags.
+
+    Attention and FFN differ in every scheme, so only what attention reads is looked at; the first block, which follows
+    the embedding, is left out, and a straight line is taken off.
+    """
+    sizes = (record.get("magnitude") or [])[:-1:2][period:]
+    if len(sizes) < 3 * period or period < 2 or min(sizes) <= 0:
+        return None
+    logs, xs = [math.log(size) for size in sizes], list(range(len(sizes)))
+    slope, start = stats.linear_regression(xs, logs)
+    rest = [y - start - slope * x for x, y in zip(xs, logs, strict=True)]
+    power = sum(r * r for r in rest) / len(rest)
+    if power == 0:
+        return None
+
+    def at(lag: int) -> float:
+        pairs = zip(rest, rest[lag:], strict=False)
+        return stats.fmean(a * b for a, b in pairs) / power
+
+    return at(period) - stats.fmean(at(lag) for lag in range(1, period))
+
+
+def gradient_centre(record: dict[str, Any]) -> float | None:
+    """Where the gradient norm sits on average: -0.5 the first layer, 0 the middle, 0.5 the last."""
+    shares = record.get("gradient_share")
+    if not shares or len(shares) < 2:
+        return None
+    return sum(share * i for i, share in enumerate(shares)) / (len(shares) - 1) - 0.5
+
+
+def prune_cost(record: dict[str, Any], count: int) -> float | None:
+    """Loss added by removing the `count` least useful layers."""
+    curve = record.get("prune")
+    return curve[count] - curve[0] if curve and 0 < count < len(curve) else None

@@ -1,0 +1,51 @@
+"""A folder that `normlab train` or `compare` left is a model for the other commands, with the tokens it was trained on."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+import normlab as nl
+from normlab.cli import run as normlab
+from normlab.cli._runs import load_run
+from normlab.tasks import Text
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    model = nl.TransformerConfig(vocab_size=256, dim=16, depth=3, heads=2, scheme=nl.scheme("peri_norm"))
+    settings = {
+        "model": model.to_dict(),
+        "task": Text().to_dict(),
+        "train": {"steps": 4, "batch": 2, "length": 16, "schedule": {"warmup": 1}},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert normlab(["train", str(folder / "config.yaml"), "--out", str(folder / "tiny")]) == 0
+    return folder / "tiny"
+
+
+def test_the_tokenizer_of_a_run_is_that_of_its_task(run):
+    loaded = load_run(str(run))
+    ids = loaded.tokenizer("Fear no more", add_special_tokens=False)["input_ids"]
+    assert ids == list(b"Fear no more")
+    assert Text().decode(torch.tensor(ids)) == "Fear no more"
+
+
+def test_bridge_over_a_run(run, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("Fear no more the heat o' the sun, nor the furious winter's rages. " * 4)
+    arguments = ["theory", "bridge", str(run), "--text", str(text), "--out", str(tmp_path), "--json"]
+    assert normlab(arguments) == 0
+    (found,) = json.loads(capsys.readouterr().out)["bridges"]
+    assert found["scheme"] == "peri_norm"
+    assert len(found["measured"]) == 7  # six branches and the end
+    assert found["kernel_error"] < 0.2
+    assert (tmp_path / "bridge.html").is_file()
+
+
+def test_the_scheme_of_a_run_is_not_a_choice(run, tmp_path, capsys):
+    arguments = ["theory", "bridge", str(run), "--schemes", "post_norm", "--out", str(tmp_path)]
+    assert normlab(arguments) == 2
+    assert "was trained with peri_norm" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""The pages of a comparison and of a stability map in a real browser: from disk, silent, drawn, dark, narrow, saved."""
+
+import csv
+import os
+import shutil
+
+import pytest
+from tiny import Here
+
+from normlab.experiments import compare_page, stability_page
+from normlab.experiments.cell import MeasureConfig
+from normlab.experiments.compare import CompareConfig, compare
+from normlab.experiments.stability import StabilityConfig, stability
+from normlab.experiments.sweep import Sweep
+from normlab.tasks import task
+
+pytestmark = pytest.mark.slow
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+SHAPE = {"depths": (4,), "dim": 16, "heads": 2, "batch": 4, "length": 8, "task": task("tomita", number=4)}
+SCHEMES = ("pre_norm", "block_attn_res", "ln_scaling", "mix_norm")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """{name: (file, result)}"""
+    folder = tmp_path_factory.mktemp("pages")
+    measure = MeasureConfig(validations=4, curve_sequences=8, sequences=8, layer_sequences=2)
+    request = CompareConfig(
+        schemes=SCHEMES, tokens=4 * 8 * 10, seeds=2, lrs=(1e-3, 4e-3), extend=0, measure=measure, **SHAPE
+    )
+    compared = compare(request, Sweep(folder / "compare", Here(), quiet=True))
+    asked = StabilityConfig(steps=20, warmups=(0, 5), lrs=(1e-2, 10.0), factor=40.0, clip=None, **SHAPE)
+    mapped = stability(asked, Sweep(folder / "stability", Here(), quiet=True))
+    return {
+        "compare": (compare_page.build(compared).write(folder / "compare.html"), compared),
+        "stability": (stability_page.build(mapped).write(folder / "stability.html"), mapped),
+    }
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def opened(browser, path, *, width=1100, scheme="light"):
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab.trouble = []
+    tab.on("console", lambda message: tab.trouble.append(message.text))
+    tab.on("pageerror", lambda error: tab.trouble.append(str(error)))
+    local = ("file:", "data:", "blob:")
+    tab.on("request", lambda request: None if request.url.startswith(local) else tab.trouble.append(request.url))
+    tab.goto(path.as_uri())
+    tab.wait_for_function("document.documentElement.dataset.ready === 'yes'")
+    return tab
+
+
+def saved(tab, button):
+    with tab.expect_download() as waiting:
+        button.click()
+    with open(waiting.value.path(), encoding="utf-8", newline="") as file:
+        return waiting.value.suggested_filename, list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", ["compare", "stability"])
+def test_drawn_silent_and_from_disk(browser, pages, name):
+    path, _ = pages[name]
+    assert path.stat().st_size < 7_000_000
+    tab = opened(browser, path)
+    assert tab.locator("p.lead").first.bounding_box()["y"] < 300, "the answer comes first"
+    assert tab.locator("table").first.bounding_box()["y"] < 900, "the one table is on the first screen"
+    plots = tab.locator(".plot")
+    for i in range(plots.count()):
+        assert plots.nth(i).locator("svg.main-svg").count() > 0, plots.nth(i).get_attribute("aria-label")
+        assert plots.nth(i).locator("svg .trace, svg .hm").count() > 0, plots.nth(i).get_attribute("aria-label")
+    assert tab.trouble == []
+    tab.close()
+
+
+def test_the_same_axes_in_every_panel_and_theory_laid_over(browser, pages):
+    tab = opened(browser, pages["compare"][0])
+    magnitude = tab.locator(".plot[aria-label^='Magnitude of what each branch reads']")
+    facts = magnitude.evaluate(
+        """plot => ({titles: plot.layout.annotations.map(a => a.text), names: [...new Set(plot.data.map(t => t.name))],
+        ranges: Object.keys(plot._fullLayout).filter(k => /^yaxis/.test(k)).map(k => plot._fullLayout[k].range.join())})"""
+    )
+    assert set(facts["titles"]) == set(SCHEMES)
+    assert {"start", "middle", "end", "law at the start", "end, if orthogonal"} <= set(facts["names"])
+    assert len(facts["ranges"]) == 4
+    assert len(set(facts["ranges"])) == 1, "small multiples share their axes"
+    magnitude.scroll_into_view_if_needed()
+    box = magnitude.locator(".nsewdrag").first.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    shown = tab.wait_for_selector(".hoverlayer .legend", timeout=5000).inner_html()
+    assert all(f">{when} : " in shown for when in ("start", "middle", "end")), "the values under the pointer"
+    assert tab.locator(".plot[aria-label^='Depth mixing'] .heatmaplayer image").count() == 3
+    tab.close()
+
+
+def test_everything_can_be_saved(browser, pages):
+    tab = opened(browser, pages["compare"][0])
+    result = pages["compare"][1]
+    files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
+    names = ("summary-l4", "claims-l4", "layers-l4", "training-l4", "mixing-l4", "cells")
+    assert set(files) == {f"{name}.csv" for name in names}
+    matrix = next(r["layers"]["end"]["mixing"] for r in result["settings"][0]["schemes"] if r["scheme"] == "pre_norm")
+    row = next(r for r in files["mixing-l4.csv"] if (r["scheme"], r["read"], r["source"]) == ("pre_norm", "8", "3"))
+    assert float(row["weight"]) == matrix[8][3]
+    assert len(files["cells.csv"]) == len(result["cells"])
+    losses = {row["cell"]: float(row["loss"]) for row in files["cells.csv"]}
+    assert losses == {cell["cell"]: cell["loss"] for cell in result["cells"]}
+    assert {row["scheme"] for row in files["layers-l4.csv"]} == set(SCHEMES)
+    assert {row["scheme"] for row in files["training-l4.csv"]} == set(SCHEMES)
+    tab.close()
+    tab = opened(browser, pages["stability"][0])
+    files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
+    assert {row["verdict"] for row in files["cells.csv"]} <= {"stable", "flat", "nan", "above", "spike"}
+    assert len(files["cells.csv"]) == len(pages["stability"][1]["cells"])
+    tab.close()
+
+
+@pytest.mark.parametrize("name", ["compare", "stability"])
+def test_dark_and_on_a_phone(browser, pages, name):
+    tab = opened(browser, pages[name][0], width=390, scheme="dark")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    colour = "getComputedStyle(document.body).backgroundColor"
+    assert tab.evaluate(colour) == "rgb(13, 17, 23)"
+    ink = tab.locator(".plot .xtick text").first.evaluate("t => t.style.fill")
+    assert ink == "rgb(230, 237, 243)", "the plots are drawn for a dark page"
+    tab.locator("#theme").click()
+    assert tab.evaluate(colour) == "rgb(255, 255, 255)"
+    assert tab.trouble == []
+    tab.close()
