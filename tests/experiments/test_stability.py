@@ -116,9 +116,13 @@ def test_an_edge_that_was_not_found_is_no_number():
     runs += [
         {**row, "warmup": w, "lr": 1e-1, "seed": s, "verdict": "nan", "loss": None} for w in (0, 9) for s in (0, 1)
     ]
-    closed = _claims([_region("post_norm", 4, runs)])
-    assert [claim["values"] for claim in closed] == [[0.0, 0.0]] * 3
-    assert {claim["verdict"] for claim in closed} == {"refuted"}
+    wide = _claims([_region("post_norm", 4, runs)])
+    assert [claim["values"] for claim in wide] == [[0.0, 0.0]] * 3
+    assert [claim["verdict"] for claim in wide] == ["undecided", "undecided", "refuted"], "a factor of ten hides a gain"
+    runs += [
+        {**row, "warmup": w, "lr": 0.013, "seed": s, "verdict": "nan", "loss": None} for w in (0, 9) for s in (0, 1)
+    ]
+    assert {claim["verdict"] for claim in _claims([_region("post_norm", 4, runs)])} == {"refuted"}
 
 
 def test_runs_that_learn_nothing_decide_nothing(tmp_path):

@@ -143,21 +143,21 @@ def _line(warmup: int, rows: list[dict[str, Any]], best: float | None) -> dict[s
         "learns_up_to": top({p["lr"]: p["learned"] for p in points})[0],
         "best_loss": min((p["loss"] for p in known), default=None),
         "usable": [min(usable), max(usable)] if usable else None,
-        "edge_per_seed": {
-            s: _closed(bracket({r["lr"]: is_stable(r["verdict"]) for r in own})) for s, own in seeds.items()
-        },
-        "learns_per_seed": {
-            s: _closed(top({r["lr"]: r["verdict"] == "stable" for r in own})) for s, own in seeds.items()
-        },
+        **_edges("edge", {s: bracket({r["lr"]: is_stable(r["verdict"]) for r in own}) for s, own in seeds.items()}),
+        **_edges("learns", {s: top({r["lr"]: r["verdict"] == "stable" for r in own}) for s, own in seeds.items()}),
         "best_per_seed": {
             s: min((r["loss"] for r in own if is_stable(r["verdict"])), default=None) for s, own in seeds.items()
         },
     }  # fmt: skip
 
 
-def _closed(edge: tuple[float | None, float | None]) -> float | None:
-    """The lower end of a bracket; None where it is open, since then the edge was not found."""
-    return edge[0] if edge[1] is not None else None
+def _edges(name: str, found: Mapping[int, tuple[float | None, float | None]]) -> dict[str, Any]:
+    """The lower end of each seed's bracket (None where it is open: the edge was not found), and the widest, in octaves."""
+    closed = {seed: (low, high) for seed, (low, high) in found.items() if low is not None and high is not None}
+    return {
+        f"{name}_per_seed": {seed: closed[seed][0] if seed in closed else None for seed in found},
+        f"{name}_octaves": max((math.log2(high / low) for low, high in closed.values()), default=0.0),
+    }
 
 
 def _point(lr: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -213,8 +213,10 @@ def _claim(region: dict[str, Any], number: str, key: str, margin: float) -> dict
     gain = (lambda a, b: a - b) if key == "best_per_seed" else (lambda a, b: math.log2(b / a))
     values = [gain(without[seed], with_[seed]) for seed in both]
     test, needs = paired(values), NEEDS[region["scheme"]]
-    helps = test.significant and test.mean is not None and test.mean > 0
-    useless = test.high is not None and test.high < margin
+    # Edges are known up to their brackets only: a gain within those is none, and "no gain" must hold at their far end.
+    blur = 0.0 if key == "best_per_seed" else max(line[key.replace("per_seed", "octaves")] for line in (first, last))
+    helps = test.significant and test.mean is not None and test.mean > blur
+    useless = test.high is not None and test.high + blur < margin
     outcome = "undecided"
     if region["learned"] and (helps or useless):  # runs that never learn show nothing about what training needs
         outcome = "confirmed" if helps == needs else "refuted"
