@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import normlab as nl
 from benchmarks._residual_peers import find
 from benchmarks.timing import arguments, interleave, quartiles
+from normlab.model.memory import saved_bytes
 from normlab.report import Page, console, print_json, table
 
 Clock = Literal["wall", "processor"]
@@ -84,20 +85,7 @@ def evaluator(model: nn.Module, x: Tensor) -> Callable[[], None]:
 
 def kept_bytes(model: nn.Module, x: Tensor) -> int:
     """Bytes that the forward pass holds for the backward pass."""
-    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, Any] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage  # held, so that no address is used twice
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())
-    size = sum(storage.nbytes() for storage in kept.values())
-    del loss
-    return size
+    return saved_bytes(lambda: F.cross_entropy(model(x).flatten(0, 1), x.flatten()), model.parameters())
 
 
 def timed(candidates: dict[str, Callable[[], None]], *, rounds: int, what: str, clock: Clock) -> dict[str, list[float]]:

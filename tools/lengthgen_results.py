@@ -29,7 +29,7 @@ def shorten(full: dict[str, Any]) -> dict[str, Any]:
         kept = KEPT if line["weights"] == "raw" else KEPT[:2]
         rows.append(line | {m: [_short(r.get(m)) for r in members] for m in kept if members[0].get(m) is not None})
     config = {k: v for k, v in full["config"].items() if v not in (None, [], ())}
-    verdicts = [{k: _short(v) for k, v in line.items()} for line in full["against_first"]]
+    verdicts = [{k: _short(v) for k, v in line.items()} for line in full["against_first"] if line["weights"] == "raw"]
     return {"config": config, "rows": rows, "against_first": verdicts, "stability": full["stability"]}
 
 

@@ -57,6 +57,13 @@ def test_theory_compares_a_finished_run(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert all(claim["holds"] for claim in result["claims"])
     assert len(result["trained"]["findings"]) == 3
+    folder = tmp_path / "post_norm-nope-seed0"
+    assert call("theory", "set-complement", "--vocab", "8", "--run", folder, "--weights", "bema", "--json") == 0
+    other = json.loads(capsys.readouterr().out)["trained"]
+    assert (other["weights"], result["trained"]["weights"]) == ("bema", "raw")
+    assert other["lengths"] != result["trained"]["lengths"]
+    assert call("theory", "set-complement", "--run", folder, "--weights", "bma") == 2
+    assert "did you mean 'bema'" in capsys.readouterr().err
     assert call("theory", "set-complement", "--run", tmp_path / "none") == 2
     assert "is not a finished run" in capsys.readouterr().err
 

@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
         run: Annotated[
             Path | None, typer.Option(help="A finished run of `normlab lengthgen` to compare.", file_okay=False)
         ] = None,
+        weights: Annotated[str, typer.Option(help="Of that run: raw, ema or bema.")] = "raw",
         json: Json = False,
     ) -> None:
         """The exact construction, the rank bound, TV(s) with and without a norm, the skip path: claims and residuals."""
@@ -31,7 +32,7 @@ def register(app: typer.Typer) -> None:
             {**row, **dict(zip(("c needed", "g needed"), scale_needed(tv, int(row["length"]), vocab), strict=True))}
             for row in theory.calibrated(vocab, tv)
         ]
-        trained = examine(run) if run is not None else None
+        trained = examine(run, weights) if run is not None else None
         if json:
             print_json({"vocab": vocab, "claims": claims, "laws": laws, "trained": trained})
             return
@@ -41,7 +42,9 @@ def register(app: typer.Typer) -> None:
             table(shown, title=f"Both laws at TV {tv} for length {max(vocab // 4, 1)}; the scales that give it at each")
         )
         if trained is not None:
-            console().print(table(trained["lengths"], title=f"The trained model ({trained['scheme']}, BEMA weights)"))
+            console().print(
+                table(trained["lengths"], title=f"The trained model ({trained['scheme']}, {weights} weights)")
+            )
             for line in trained["findings"]:
                 console().print(line, markup=False)
 

@@ -32,6 +32,7 @@ from normlab.experiments.folder import AnyTask, differences, locked, summary
 from normlab.experiments.measures import context_free_loss, layer_measures
 from normlab.files import write_text
 from normlab.model import Transformer, TransformerConfig
+from normlab.model.memory import saved_bytes
 from normlab.tasks import Batch, Task, Text, from_dict
 from normlab.training import TrainConfig, Trainer
 
@@ -187,7 +188,7 @@ class CellTrainer(Trainer):
             "parameters": model.num_parameters(),
             "scheme_parameters": sum(p.numel() for p in model.scheme.parameters()),
             "flops_per_token": model.flops_per_token(train.length, training=True),
-            "activation_bytes": memory.saved_bytes(model, lambda: self._loss(model, self._to_device(batch))),
+            "activation_bytes": saved_bytes(lambda: self._loss(model, self._to_device(batch)), model.parameters()),
             "peak_bytes": memory.peak(self.device),
         }
 

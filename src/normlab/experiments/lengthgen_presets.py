@@ -1,7 +1,7 @@
 """The experiments of "Post-Norm can Resharpen Attention" and its open ends, each by name: rows of options.
 
 A row has a question and parts; a part is a set of options of `normlab lengthgen` (as its command line spells them). What
-the command line gives beside `--experiment` wins, so `--experiment deep-post-norm --steps 20000` is the same with more
+the command line gives beside `--experiment` wins, so `--experiment text --steps 20000` is the same with more
 steps. Sizes are for two cores and minutes.
 """
 
@@ -45,8 +45,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "averages": Experiment(
         "Raw, EMA or BEMA weights, where many tokens are legal and targets are noisy?",
-        {"set-complement": {"task": "set-complement", "set_": ["vocab=64"], "test_lengths": "1,4,8,16,32,63"}},
-        {**SMALL_MINIMAL, "schemes": THREE, "batch": 4},
+        {"set-complement": {"task": "set-complement", "set_": ["vocab=32"], "test_lengths": "1,4,8,16,31"}},
+        {"preset": "minimal", "train_length": 8, "batch": 64, "steps": 6000, "schemes": THREE},
     ),
     "dyck-beyond-depth": Experiment(
         "Does peri-norm carry two layers beyond the depth and the length that they were trained on?",

@@ -1,34 +1,13 @@
-"""How much memory a training step needs: what autograd keeps (exact), and what the process reached (where known)."""
+"""What memory a process reached, where the system says so. What autograd keeps is counted by `model.memory`."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-
-def saved_bytes(model: nn.Module, forward: Callable[[], Any]) -> int:
-    """Bytes that one forward pass keeps for the backward pass, parameters not counted, shared storage once."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
-    alive: list[Tensor] = []  # storages must not be freed and reused while they are counted
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor)
-        return tensor
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        forward()
-    return sum(kept.values())
 
 
 def reset_peak(device: torch.device) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from normlab.errors import InputError, UnsupportedError
+from normlab.errors import ConfigError, InputError, UnsupportedError, unknown
 from normlab.experiments.run import RunConfig, build
 from normlab.tasks import SetComplement, task
 from normlab.theory import precision
 from normlab.theory import set_complement as theory
 from normlab.training import checkpoint
+from normlab.training.loop import WEIGHTS
 from normlab.training.minimal import attention_rows, entropy, why_not
 
 F64 = torch.float64
@@ -63,9 +64,9 @@ def verify(v: int) -> list[dict[str, Any]]:
     return [{"claim": claim, "largest deviation": worst[claim], "holds": worst[claim] < 1e-10} for claim in worst]
 
 
-def examine(folder: Path) -> dict[str, Any]:
+def examine(folder: Path, weights: str = "raw") -> dict[str, Any]:
     """Is a trained minimal model's attention constant, is its displacement balanced, does its gap follow a law?"""
-    config, model = _load(folder)
+    config, model = _load(folder, weights)
     assert isinstance(config.task, SetComplement)
     v = config.task.vocab
     lengths: list[dict[str, Any]] = []
@@ -74,13 +75,13 @@ def examine(folder: Path) -> dict[str, Any]:
             tokens = config.task.sample(256, s, torch.Generator().manual_seed(s)).tokens
             logits = model(tokens)[:, -1].double()
             gap, imbalance = theory.balance(logits, tokens)
-            weights = attention_rows(model, tokens).double()
+            attention = attention_rows(model, tokens).double()
             lengths.append(
                 {
                     "length": s,
                     "gap": gap.mean().item(),
                     "imbalance / gap": (imbalance / gap.abs()).median().item(),
-                    "entropy / log s": entropy(weights).mean().item() if s > 1 else None,
+                    "entropy / log s": entropy(attention).mean().item() if s > 1 else None,
                     "gap x s / gap_1": None,
                     "gap / norm law": None,
                 }
@@ -89,7 +90,7 @@ def examine(folder: Path) -> dict[str, Any]:
     for row, value in zip(lengths, law, strict=True):
         row["gap x s / gap_1"] = row["gap"] * row["length"] / first
         row["gap / norm law"] = row["gap"] / (value / law[0] * first)
-    return {"scheme": config.model.scheme.name, "lengths": lengths, "findings": _findings(lengths)}
+    return {"scheme": config.model.scheme.name, "weights": weights, "lengths": lengths, "findings": _findings(lengths)}
 
 
 def _findings(lengths: list[dict[str, Any]]) -> list[str]:
@@ -105,7 +106,9 @@ def _findings(lengths: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _load(folder: Path) -> tuple[RunConfig, Any]:
+def _load(folder: Path, weights: str) -> tuple[RunConfig, Any]:
+    if weights not in WEIGHTS:
+        raise ConfigError(unknown("kind of weights", weights, WEIGHTS))
     if not (folder / "summary.json").exists():
         raise InputError(
             f"{str(folder)!r} is not a finished run: it has no summary.json (give one of lengthgen's run folders)"
@@ -122,8 +125,8 @@ def _load(folder: Path) -> tuple[RunConfig, Any]:
     if found is None:
         status = json.loads((folder / "summary.json").read_text())["status"]
         raise InputError(f"{str(folder)!r} has no checkpoint (the run {status}); choose another run")
-    weights = found.group("average")
+    tensors = found.group("model" if weights == "raw" else "average")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(weights[f"bema/{name}"])
+            parameter.copy_(tensors[name if weights == "raw" else f"{weights}/{name}"])
     return config, model.eval()

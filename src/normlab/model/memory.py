@@ -152,21 +152,25 @@ def _bytes(streams: Iterable[Stream]) -> int:
 
 
 def saved_bytes(run: Callable[[], Any], parameters: Iterable[Tensor]) -> int:
-    """Bytes of distinct storages that autograd saves during `run()`, parameters left out."""
+    """Bytes of distinct storages that autograd saves during `run()`, parameters left out. No backward pass follows.
+
+    Nothing is handed back to autograd: a node that held its own output through a hook would never be freed.
+    """
     left_out = {parameter.untyped_storage()._cdata for parameter in parameters}
     seen: dict[int, Any] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def note(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata not in left_out:
             seen[storage._cdata] = storage  # held, so that its address is not given out again
-        return tensor
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        kept = run()
-    total = sum(storage.nbytes() for storage in seen.values())
-    del kept
-    return total
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, _no_backward):
+        run()
+    return sum(storage.nbytes() for storage in seen.values())
+
+
+def _no_backward(_: None) -> Tensor:
+    raise RuntimeError("what was saved was counted, not kept: there is no backward pass here")
 
 
 def measured_bytes(model: nn.Module, tokens: Tensor) -> int:

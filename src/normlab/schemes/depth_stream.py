@@ -237,7 +237,7 @@ class DepthAttention(Scheme):
         if logits.shape[1] == 1:  # one source: its weight is one
             outputs = ahead.units * logits.shape[2]
             return ahead._replace(logits=rest, outputs=outputs, lse=logits[:, 0].unbind(1), weights=(), basket=None)
-        basket = None if self.single else Basket(logits.shape[2])
+        basket = None if self.single or plain() else Basket(logits.shape[2])
         lse, weights, outputs = mix(logits, ahead.units, basket=basket)
         kept = weights.unbind(2) if self.config.recompute else ()
         return ahead._replace(logits=rest, outputs=outputs, lse=lse.unbind(1), weights=kept, basket=basket)
