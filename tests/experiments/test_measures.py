@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import normlab as nl
-from normlab.experiments import memory
 from normlab.experiments.measures import gradient_shares, independent_sum, layer_measures, prune_curve, without
+from normlab.model.memory import saved_bytes
 from normlab.tasks import task
 from normlab.training import cross_entropy
 
@@ -101,6 +101,6 @@ def test_independent_sum_needs_all_three():
 def test_saved_bytes_counts_what_autograd_keeps():
     layer = nn.Linear(8, 8, bias=False)
     x = torch.randn(5, 8)
-    assert memory.saved_bytes(layer, lambda: layer(x).relu()) == 5 * 8 * 4 * 2  # the input, and relu's result
+    assert saved_bytes(lambda: layer(x).relu(), layer.parameters()) == 5 * 8 * 4 * 2  # the input, and relu's result
     with torch.no_grad():
-        assert memory.saved_bytes(layer, lambda: layer(x)) == 5 * 8 * 4
+        assert saved_bytes(lambda: layer(x), layer.parameters()) == 5 * 8 * 4
