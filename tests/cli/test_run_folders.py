@@ -49,3 +49,8 @@ def test_the_scheme_of_a_run_is_not_a_choice(run, tmp_path, capsys):
     arguments = ["theory", "bridge", str(run), "--schemes", "post_norm", "--out", str(tmp_path)]
     assert normlab(arguments) == 2
     assert "was trained with peri_norm" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there(tmp_path, capsys):
+    assert normlab(["theory", "bridge", str(tmp_path / "nowhere")]) == 2
+    assert "there is no folder" in capsys.readouterr().err

@@ -1,8 +1,6 @@
 """The pages of a comparison and of a stability map in a real browser: from disk, silent, drawn, dark, narrow, saved."""
 
 import csv
-import os
-import shutil
 
 import pytest
 from tiny import Here
@@ -15,7 +13,6 @@ from normlab.experiments.sweep import Sweep
 from normlab.tasks import task
 
 pytestmark = pytest.mark.slow
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 SHAPE = {"depths": (4,), "dim": 16, "heads": 2, "batch": 4, "length": 8, "task": task("tomita", number=4)}
 SCHEMES = ("pre_norm", "block_attn_res", "ln_scaling", "mix_norm")
 
@@ -37,29 +34,6 @@ def pages(tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-def opened(browser, path, *, width=1100, scheme="light"):
-    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    tab.trouble = []
-    tab.on("console", lambda message: tab.trouble.append(message.text))
-    tab.on("pageerror", lambda error: tab.trouble.append(str(error)))
-    local = ("file:", "data:", "blob:")
-    tab.on("request", lambda request: None if request.url.startswith(local) else tab.trouble.append(request.url))
-    tab.goto(path.as_uri())
-    tab.wait_for_function("document.documentElement.dataset.ready === 'yes'")
-    return tab
-
-
 def saved(tab, button):
     with tab.expect_download() as waiting:
         button.click()
@@ -68,10 +42,10 @@ def saved(tab, button):
 
 
 @pytest.mark.parametrize("name", ["compare", "stability"])
-def test_drawn_silent_and_from_disk(browser, pages, name):
+def test_drawn_silent_and_from_disk(opened, pages, name):
     path, _ = pages[name]
     assert path.stat().st_size < 7_000_000
-    tab = opened(browser, path)
+    tab = opened(path)
     assert tab.locator("p.lead").first.bounding_box()["y"] < 300, "the answer comes first"
     assert tab.locator("table").first.bounding_box()["y"] < 900, "the one table is on the first screen"
     plots = tab.locator(".plot")
@@ -82,8 +56,8 @@ def test_drawn_silent_and_from_disk(browser, pages, name):
     tab.close()
 
 
-def test_the_same_axes_in_every_panel_and_theory_laid_over(browser, pages):
-    tab = opened(browser, pages["compare"][0])
+def test_the_same_axes_in_every_panel_and_theory_laid_over(opened, pages):
+    tab = opened(pages["compare"][0])
     magnitude = tab.locator(".plot[aria-label^='Magnitude of what each branch reads']")
     facts = magnitude.evaluate(
         """plot => ({titles: plot.layout.annotations.map(a => a.text), names: [...new Set(plot.data.map(t => t.name))],
@@ -102,8 +76,8 @@ def test_the_same_axes_in_every_panel_and_theory_laid_over(browser, pages):
     tab.close()
 
 
-def test_everything_can_be_saved(browser, pages):
-    tab = opened(browser, pages["compare"][0])
+def test_everything_can_be_saved(opened, pages):
+    tab = opened(pages["compare"][0])
     result = pages["compare"][1]
     files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
     names = ("summary-l4", "claims-l4", "layers-l4", "training-l4", "mixing-l4", "cells")
@@ -117,7 +91,7 @@ def test_everything_can_be_saved(browser, pages):
     assert {row["scheme"] for row in files["layers-l4.csv"]} == set(SCHEMES)
     assert {row["scheme"] for row in files["training-l4.csv"]} == set(SCHEMES)
     tab.close()
-    tab = opened(browser, pages["stability"][0])
+    tab = opened(pages["stability"][0])
     files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
     assert {row["verdict"] for row in files["cells.csv"]} <= {"stable", "flat", "nan", "above", "spike"}
     assert len(files["cells.csv"]) == len(pages["stability"][1]["cells"])
@@ -125,8 +99,8 @@ def test_everything_can_be_saved(browser, pages):
 
 
 @pytest.mark.parametrize("name", ["compare", "stability"])
-def test_dark_and_on_a_phone(browser, pages, name):
-    tab = opened(browser, pages[name][0], width=390, scheme="dark")
+def test_dark_and_on_a_phone(opened, pages, name):
+    tab = opened(pages[name][0], width=390, scheme="dark")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     colour = "getComputedStyle(document.body).backgroundColor"
     assert tab.evaluate(colour) == "rgb(13, 17, 23)"

@@ -1,7 +1,6 @@
 """The HTML page: escaped, complete, and (slow) alive in a real browser."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -10,8 +9,6 @@ from zoo import build, inputs
 from normlab.probes.diagnose import diagnose
 from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.page import build as build_page
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -41,36 +38,13 @@ def test_theory_is_beside_the_measurement(found):
     assert "attention alone, Q = K = V = I" in text
 
 
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; on Debian: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-def opened(browser, path, *, width=1100, scheme="light"):
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.trouble = []
-    page.on("console", lambda message: page.trouble.append(message.text))
-    page.on("pageerror", lambda error: page.trouble.append(str(error)))
-    local = ("file:", "data:", "blob:")
-    page.on("request", lambda request: None if request.url.startswith(local) else page.trouble.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_function("document.documentElement.dataset.ready === 'yes'")
-    return page
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("models", [1, 2])
-def test_in_a_browser(browser, found, tmp_path, models):
+def test_in_a_browser(opened, found, tmp_path, models):
     other = diagnose(build("bert"), [inputs("bert", batch=4, tokens=32)], name="bert", mask_id=3, lengths=(8, 16, 32))
     path = build_page([found, other][:models]).write(tmp_path / "report.html")
     assert path.stat().st_size < 7_000_000
-    page = opened(browser, path)
+    page = opened(path)
     assert page.trouble == []
     verdict = page.locator("[data-verdict]").first
     assert verdict.is_visible()
@@ -91,9 +65,9 @@ def test_in_a_browser(browser, found, tmp_path, models):
 
 
 @pytest.mark.slow
-def test_dark_and_on_a_phone(browser, found, tmp_path):
+def test_dark_and_on_a_phone(opened, found, tmp_path):
     path = build_page([found]).write(tmp_path / "report.html")
-    page = opened(browser, path, width=390, scheme="dark")
+    page = opened(path, width=390, scheme="dark")
     assert page.trouble == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     colour = "getComputedStyle(document.body).backgroundColor"

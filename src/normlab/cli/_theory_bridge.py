@@ -115,6 +115,8 @@ def _foreign(model: str, schemes: str, causal: bool, tokens: int, text: Path | N
     from normlab.dynamics.fields import field_name
     from normlab.errors import InputError, require
 
+    if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
+        raise InputError(f"there is no folder {model!r}; pass a normlab run, a model folder or a Hugging Face name")
     if schemes == "all" or "," in schemes:
         raise InputError(
             "say where the model's norms are with --schemes pre_norm (GPT-2, Llama), peri_norm, res_norm or post_norm"

@@ -31,7 +31,7 @@ TEXTS = {
     "gradient_imbalance": Text(
         "one learning rate cannot fit layers whose gradients differ this much: some hardly learn, or others diverge",
         "late-heavy: pre_norm, deep_norm or a longer warm-up; early-heavy: peri_norm or ln_scaling. "
-        "The map of rates and warm-up for each: normlab stability --schemes pre_norm,deep_norm,peri_norm",
+        "The map of rates and warm-up for each: normlab stability --schemes pre_norm,deep_norm,peri_norm,ln_scaling",
     ),
     "representation_collapse": Text(
         "when all tokens are one vector the layers behind cannot tell them apart; attention averages, and "
