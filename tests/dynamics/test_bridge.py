@@ -133,4 +133,4 @@ def test_command_on_a_saved_model(capsys, tmp_path):
     assert run(arguments) == 2
     assert "say where the model's norms are" in capsys.readouterr().err
     assert run(["theory", "bridge", str(tmp_path / "nothing"), "--schemes", "pre", "--out", str(tmp_path)]) == 2
-    assert "cannot load the model" in capsys.readouterr().err
+    assert "there is no folder" in capsys.readouterr().err
