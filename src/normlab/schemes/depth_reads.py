@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
+from normlab.schemes import depth_kernels
 from normlab.schemes.depth_buffers import Basket, beside
 from normlab.schemes.norms import inverse_rms, precise
 
@@ -68,7 +69,7 @@ def mix(
     if weights.shape[1] * weights.shape[2] > FUSED_TERMS:
         values = torch.cat(_joined(units), dim=1)
         return lse, alpha, (weights.transpose(1, 2) @ values).unbind(1)
-    sources = [v for unit in units for v in ((unit,) if unit.dim() == 2 else unit.unbind(1))]
+    sources = _single(units)
     outputs = [
         sum((weight[:, None] * v for weight, v in zip(column.unbind(1), sources, strict=True)), start=0)
         for column in weights.unbind(2)
@@ -98,9 +99,7 @@ def merge(
     return o + torch.sigmoid(s - lse).to(o.dtype)[:, None] * (b - o)
 
 
-def _inverse_rms(x: Tensor, eps: float | None) -> Tensor | None:
-    if eps is None:
-        return None
+def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     # vector_norm reads x once; squaring it would write it once more.
     return torch.linalg.vector_norm(x, dim=-1).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
 
@@ -117,7 +116,7 @@ class _Keys(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor, queries: Tensor, eps: float | None) -> Tensor:
         exact = precise(v)
-        r = _inverse_rms(exact, eps)
+        r = None if eps is None else _inverse_rms(exact, eps)
         logits = exact @ queries.t()
         if r is not None:
             logits = logits.mul_(r[:, None])
@@ -142,27 +141,36 @@ class _Mix(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, basket: Basket | None, *units: Tensor) -> tuple[Tensor, ...]:
+        ctx.basket = basket
+        if (kernels := depth_kernels.usable(logits, *units)) is not None:
+            lse, alpha, outputs = kernels.mix_forward(logits.contiguous(), _single(units))
+            ctx.save_for_backward(alpha, *units)
+            ctx.mark_non_differentiable(alpha)
+            return lse, alpha, *outputs
         lse = torch.logsumexp(logits, dim=1)
         alpha = (logits - lse[:, None]).exp_()
         ctx.save_for_backward(alpha, *units)
         ctx.mark_non_differentiable(alpha)
-        ctx.basket = basket
         weights = alpha.to(units[0].dtype)
         if alpha.shape[2] == 1:
-            outputs: tuple[Tensor, ...] = (weighted_sum(weights[:, :, 0], units),)
+            outputs = [weighted_sum(weights[:, :, 0], units)]
         else:
             parts = _joined(units)
             slices = weights.split([part.shape[1] for part in parts], dim=1)
             total = torch.bmm(slices[0].transpose(1, 2), parts[0])
             for weight, part in zip(slices[1:], parts[1:], strict=True):
                 total.baddbmm_(weight.transpose(1, 2), part)
-            outputs = total.unbind(1)
+            outputs = [*total.unbind(1)]
         return lse, alpha, *outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dlse: Tensor, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         alpha, *units = ctx.saved_tensors
+        if (kernels := depth_kernels.usable(alpha, *units, *grads)) is not None:
+            dunits = [torch.empty_like(unit, memory_format=torch.contiguous_format) for unit in units]
+            dlogits = kernels.mix_backward(alpha, _single(units), grads, dlse.contiguous(), _single(dunits))
+            return dlogits, None, *dunits
         weights = alpha.to(units[0].dtype)
         if alpha.shape[2] == 1 and all(unit.dim() == 2 for unit in units):
             dots = torch.stack([_dots(grads[0], unit) for unit in units], dim=1)[:, :, None]
@@ -193,34 +201,40 @@ class _Merge(torch.autograd.Function):
         basket: tuple[Basket, int] | None,
         *rebuild: Tensor,
     ) -> Tensor:
-        exact = precise(b)
-        r = _inverse_rms(exact, eps)
-        s = torch.mv(exact, query)
-        if r is not None:
-            s = s.mul_(r)
-        gate = torch.sigmoid(s - lse)
-        ctx.rebuilds, ctx.basket = bool(rebuild), basket
-        ctx.save_for_backward(b, query, r, s, gate, *(rebuild or (o,)))
-        return torch.lerp(o, b, gate.to(o.dtype)[:, None])
+        if (kernels := depth_kernels.usable(b, o, query)) is not None:
+            h, stats = kernels.merge_forward(o, lse, b, query, eps)
+        else:
+            exact = precise(b)
+            r = torch.ones_like(lse) if eps is None else _inverse_rms(exact, eps)
+            s = torch.mv(exact, query).mul_(r)
+            gate = torch.sigmoid(s - lse)
+            h, stats = torch.lerp(o, b, gate.to(o.dtype)[:, None]), torch.stack([r, s, gate])
+        ctx.rebuilds, ctx.basket, ctx.normed = bool(rebuild), basket, eps is not None
+        ctx.save_for_backward(b, query, stats, *(rebuild or (o,)))
+        return h
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        b, query, r, s, gate, *kept = ctx.saved_tensors
+        b, query, stats, *kept = ctx.saved_tensors
         o = weighted_sum(kept[0].to(b.dtype), kept[1:]) if ctx.rebuilds else kept[0]
+        place = None if ctx.basket is None or precise(dh).dtype != o.dtype else ctx.basket[0].place(ctx.basket[1], o)
+        rest = [None] * (2 + (len(kept) if ctx.rebuilds else 0))
+        if (kernels := depth_kernels.usable(b, o, query, dh)) is not None:
+            return *kernels.merge_backward(dh, o, b, query, ctx.normed, stats, place), *rest
         # Memory traffic is the whole cost here: one buffer serves for dh (b - o), for g dh and for db.
+        r, s, gate = stats
         exact, wide = precise(b), precise(dh)
         buffer = torch.sub(exact, precise(o)).mul_(wide)
         ds = torch.mv(buffer, buffer.new_ones(buffer.shape[1])).mul_(gate * (1 - gate))
         through = torch.mul(wide, gate[:, None], out=buffer)
-        place = None if ctx.basket is None or wide.dtype != o.dtype else ctx.basket[0].place(ctx.basket[1], o)
         do = (wide - through).to(o.dtype) if place is None else torch.sub(wide, through, out=place)
-        pull = ds if r is None else ds * r
+        pull = ds * r
         db = through.addr_(pull, query)
-        if r is not None:
+        if ctx.normed:
             db = db.addcmul_(exact, (pull * r * s)[:, None], value=-1 / b.shape[-1])
         dquery = torch.mv(exact.t(), pull)
-        return do, -ds, db.to(b.dtype), dquery, None, None, *[None] * (len(kept) if ctx.rebuilds else 0)
+        return do, -ds, db.to(b.dtype), dquery, *rest
 
 
 def weighted_sum(weights: Tensor, units: Sequence[Tensor]) -> Tensor:
@@ -233,6 +247,11 @@ def weighted_sum(weights: Tensor, units: Sequence[Tensor]) -> Tensor:
             n += 1
     assert total is not None
     return total
+
+
+def _single(units: Sequence[Tensor]) -> list[Tensor]:
+    """The units' sources, [tokens, d] each."""
+    return [v for unit in units for v in ((unit,) if unit.dim() == 2 else unit.unbind(1))]
 
 
 def _joined(units: Sequence[Tensor]) -> list[Tensor]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normlab.schemes import depth_kernels
 from normlab.schemes.base import GPT2, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig
 from normlab.schemes.depth_buffers import Basket, Shelf, shelve
@@ -70,6 +71,7 @@ class DepthAttention(Scheme):
         reads = branches + config.output_read
         self.single = max(sizes) == 1  # every source is one branch: Full, however it is spelled
         self.schedule = _schedule(sizes, reads, self.single)
+        self.block_of = [block for block in self.schedule for _ in range(*block)]
         if config.mixing == "static":
             self.weights = nn.ParameterList(torch.empty(n) for n in config.source_counts(branches)[:reads])
         else:
@@ -174,7 +176,7 @@ class DepthAttention(Scheme):
         return self.config.key_eps if self.config.key_norm else None
 
     def _attend_ahead(self, stream: Sources, read: int) -> tuple[Tensor, Ahead]:
-        first, end = next(block for block in self.schedule if block[0] <= read < block[1])
+        first, end = self.block_of[read]
         ahead = stream.ahead or self._look_back(stream, first, read)
         if not ahead.outputs:
             ahead = self._look_ahead(ahead)
@@ -202,7 +204,7 @@ class DepthAttention(Scheme):
             queries = queries * self.key_gain.to(dtype)
         ahead = Ahead(queries, queries.unbind(0), (), ())
         if not self.single:
-            if len(stream.closed) == 1 and not plain():
+            if len(stream.closed) == 1 and self._side_by_side(stream.closed[0]):
                 embedding = _flat(stream.closed[0])
                 shelf = Shelf(embedding, len(self.ends) + 1)
                 return self._with_unit(ahead._replace(shelf=shelf), shelve(embedding, None, shelf, 0), read)
@@ -215,6 +217,10 @@ class DepthAttention(Scheme):
             ahead = self._with_inner(ahead, source, read)
         return ahead
 
+    def _side_by_side(self, x: Tensor) -> bool:
+        """Do batched products read these sources? Compilers and kernels take them from wherever they lie."""
+        return not self.single and not plain() and depth_kernels.usable(x) is None
+
     def _with_unit(self, ahead: Ahead, unit: Tensor, read: int) -> Ahead:
         """One more unit, with its keys for all reads from `read` on, split by block."""
         logits = keys(unit.reshape(-1, unit.shape[-1]), ahead.table[read:], self._eps)
@@ -226,7 +232,7 @@ class DepthAttention(Scheme):
 
     def _with_inner(self, ahead: Ahead, source: Tensor, read: int) -> Ahead:
         """One more source inside a block of Full, with its keys for the block's reads from `read` on."""
-        end = next(end for first, end in self.schedule if first <= read < end)
+        _, end = self.block_of[read]
         logits = keys(_flat(source), ahead.table[read:end], self._eps)
         return ahead._replace(inner=(*ahead.inner, logits))
 
@@ -237,7 +243,7 @@ class DepthAttention(Scheme):
         if logits.shape[1] == 1:  # one source: its weight is one
             outputs = ahead.units * logits.shape[2]
             return ahead._replace(logits=rest, outputs=outputs, lse=logits[:, 0].unbind(1), weights=(), basket=None)
-        basket = None if self.single or plain() else Basket(logits.shape[2])
+        basket = Basket(logits.shape[2]) if self._side_by_side(ahead.units[0]) else None
         lse, weights, outputs = mix(logits, ahead.units, basket=basket)
         kept = weights.unbind(2) if self.config.recompute else ()
         return ahead._replace(logits=rest, outputs=outputs, lse=lse.unbind(1), weights=kept, basket=basket)

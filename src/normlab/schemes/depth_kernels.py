@@ -1,0 +1,179 @@
+"""Optional C for the passes over memory of fast reads on CPUs (depth_kernels.c): built where a C compiler is, else not used.
+
+The first read builds a small library into the user's cache folder (about a second, once per machine and type), and says
+nothing if that fails: depth_reads.py has the same arithmetic in PyTorch. `NORMLAB_KERNELS=off` in the environment leaves
+it out. Half precision, other devices, subclasses of Tensor and dispatch modes (counters, fake tensors) are PyTorch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("depth_kernels.c")
+# Sums may be reordered, as in every BLAS; infinities and NaN stay what they are, and the processor's modes are untouched.
+FLAGS = [
+    *("-O3", "-march=native", "-std=c11", "-fPIC", "-shared"),
+    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
+]
+TYPES = {torch.float32: "float", torch.float64: "double"}
+SMALL = 1 << 15  # numbers in a tensor below which one thread does it all
+ENVIRONMENT = "NORMLAB_KERNELS"
+
+log = logging.getLogger(__name__)
+_whole, _pointer, _int = ctypes.c_longlong, ctypes.c_void_p, ctypes.c_int
+_row = (_pointer, _whole)  # a tensor [tokens, d] and its stride
+_signatures = {
+    "merge_forward": [_whole, _whole, *_row, *_row, *_row, _pointer, _int, ctypes.c_double, *[_pointer] * 2, _int],
+    "merge_backward": [
+        *(_whole, _whole, *_row, *_row, *_row, _pointer, _int, _pointer),
+        *(*_row, *[_pointer] * 3, _int),
+    ],
+    "mix_forward": [*[_whole] * 4, *[_pointer] * 6, _int],
+    "mix_backward": [*[_whole] * 4, *[_pointer] * 9, _int],
+}
+
+
+def usable(*tensors: Tensor) -> Kernels | None:
+    """The kernels, if all tensors have one type, lie on the CPU and have the numbers of a row side by side."""
+    first = tensors[0]
+    if torch._C._len_torch_dispatch_stack() or not all(
+        type(t) is Tensor and t.device.type == "cpu" and t.dtype == first.dtype and t.stride(-1) == 1 for t in tensors
+    ):
+        return None
+    kernels = _kernels(first.dtype) if enabled() else None
+    return kernels if kernels and (kernels.parallel or torch.get_num_threads() == 1) else None
+
+
+def enabled() -> bool:
+    return os.environ.get(ENVIRONMENT, "on").lower() not in {"off", "0", "no", "false"}
+
+
+class Kernels:
+    """The C functions of one type, called with tensors."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.parallel = bool(library.parallel())
+        self.library = library
+        for name, signature in _signatures.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = signature, None
+
+    def merge_forward(
+        self, o: Tensor, lse: Tensor, b: Tensor, query: Tensor, eps: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """h, and [3, tokens]: 1 / rms(b), the key s, the gate."""
+        tokens, d = b.shape
+        h, stats = b.new_empty((tokens, d)), b.new_empty((3, tokens))
+        self.library.merge_forward(
+            *(tokens, d, *_strided(o), *_strided(lse), *_strided(b), query.data_ptr(), eps is not None, eps or 0.0),
+            *(h.data_ptr(), stats.data_ptr(), _threads(h)),
+        )
+        return h, stats
+
+    def merge_backward(
+        self, dh: Tensor, o: Tensor, b: Tensor, query: Tensor, normed: bool, stats: Tensor, place: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of o (in its place, if there is one), lse, b and the query."""
+        tokens, d = b.shape
+        threads = _threads(b)
+        do = b.new_empty((tokens, d)) if place is None else place
+        dlse, db, sums = b.new_empty(tokens), b.new_empty((tokens, d)), b.new_empty((threads, 2, d))
+        self.library.merge_backward(
+            *(tokens, d, *_strided(dh), *_strided(o), *_strided(b), query.data_ptr(), normed, stats.data_ptr()),
+            *(*_strided(do), dlse.data_ptr(), db.data_ptr(), sums.data_ptr(), threads),
+        )
+        return do, dlse, db, sums[0, 0] if threads == 1 else sums[:, 0].sum(0)
+
+    def mix_forward(self, logits: Tensor, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Log-sum-exp and weights of contiguous logits [tokens, sources, queries], and each query's sum of sources."""
+        tokens, n, queries = logits.shape
+        d = sources[0].shape[-1]
+        lse, weights = logits.new_empty((tokens, queries)), torch.empty_like(logits)
+        out = [logits.new_empty((tokens, d)) for _ in range(queries)]
+        self.library.mix_forward(
+            *(tokens, d, n, queries, logits.data_ptr(), *_many(sources), lse.data_ptr(), weights.data_ptr()),
+            *(_many(out)[0], _threads(out[0])),
+        )
+        return lse, weights, out
+
+    def mix_backward(
+        self,
+        weights: Tensor,
+        sources: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        dlse: Tensor,
+        places: Sequence[Tensor],
+    ) -> Tensor:
+        """The gradient of the logits; those of the sources go to their places."""
+        tokens, n, queries = weights.shape
+        dlogits = torch.empty_like(weights)
+        self.library.mix_backward(
+            *(tokens, grads[0].shape[-1], n, queries, weights.data_ptr(), *_many(sources), *_many(grads)),
+            *(*_many(places), dlse.data_ptr(), dlogits.data_ptr(), _threads(grads[0])),
+        )
+        return dlogits
+
+
+def _strided(x: Tensor) -> tuple[int, int]:
+    return x.data_ptr(), x.stride(0)
+
+
+def _many(tensors: Sequence[Tensor]) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_longlong]]:
+    n = len(tensors)
+    return (_pointer * n)(*(t.data_ptr() for t in tensors)), (_whole * n)(*(t.stride(0) for t in tensors))
+
+
+def _threads(x: Tensor) -> int:
+    return 1 if x.numel() < SMALL else torch.get_num_threads()
+
+
+@cache
+def _kernels(dtype: torch.dtype) -> Kernels | None:
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if dtype not in TYPES or compiler is None:
+        return None
+    # OpenMP's library has the name that torch's own copy has, so both share one pool of threads.
+    for extra in (["-fopenmp"], []):
+        try:
+            return Kernels(ctypes.CDLL(str(_built(compiler, [*FLAGS, *extra, f"-DREAL={TYPES[dtype]}"]))))
+        except (OSError, subprocess.SubprocessError) as fault:
+            log.debug("depth kernels are left out: %s", fault)
+    return None
+
+
+def _built(compiler: str, flags: list[str]) -> Path:
+    """The library, from the cache or built now. Its name tells source, flags, compiler and processor."""
+    signs = [SOURCE.read_text("utf-8"), *flags, compiler, str(os.stat(compiler).st_mtime_ns), _processor()]
+    name = hashlib.sha256("\0".join(signs).encode()).hexdigest()[:20]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "normlab"
+    path = folder / f"depth-{name}.so"
+    if not path.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # in the same folder, so that the move is one step
+            made = Path(scratch) / path.name
+            command = [compiler, *flags, "-o", str(made), str(SOURCE), "-lm"]
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            os.replace(made, path)
+    return path
+
+
+def _processor() -> str:
+    """What -march=native depends on: a cache folder may be shared by machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()} {platform.node()}"
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))

@@ -1,0 +1,162 @@
+"""The C kernels of fast reads give what PyTorch gives, with one thread or two, and stay out where they cannot work."""
+
+import os
+import subprocess
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import normlab as nl
+from normlab.schemes import depth_kernels
+from normlab.schemes.depth_reads import merge, mix
+
+F64 = torch.float64
+TIGHT = {torch.float32: 2e-6, F64: 1e-13}
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Kernels as in a new process, also afterwards."""
+    depth_kernels._kernels.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    depth_kernels._kernels.cache_clear()
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+needs_compiler = pytest.mark.skipif(
+    depth_kernels._kernels(torch.float32) is None or not depth_kernels.enabled(), reason="no C compiler here"
+)
+
+
+def both(monkeypatch, function):
+    """What the kernels give, and what PyTorch gives."""
+    found = function()
+    monkeypatch.setenv(depth_kernels.ENVIRONMENT, "off")
+    expected = function()
+    monkeypatch.delenv(depth_kernels.ENVIRONMENT)
+    return found, expected
+
+
+def with_gradients(function, *inputs):
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    outputs = function(*inputs)
+    torch.manual_seed(3)
+    return [*outputs, *torch.autograd.grad(outputs, inputs, [torch.randn_like(y) for y in outputs])]
+
+
+def assert_close(found, expected, dtype):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=TIGHT[dtype] * max(1.0, float(other.detach().abs().max())))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize(("tokens", "d"), [(1, 1), (7, 5), (130, 33), (300, 256)])
+@pytest.mark.parametrize("eps", [None, 1e-5])
+def test_merge(monkeypatch, two_threads, dtype, tokens, d, eps):
+    torch.manual_seed(0)
+    o, b = torch.randn(2, tokens, d, dtype=dtype)
+    lse, query = torch.randn(tokens, dtype=dtype), torch.randn(d, dtype=dtype) / d**0.5
+    calls = both(monkeypatch, lambda: with_gradients(lambda *x: (merge(*x, eps),), o, lse, b, query))
+    assert_close(*calls, dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize(("sources", "queries"), [(1, 1), (2, 1), (4, 4), (5, 3), (9, 6)])
+@pytest.mark.parametrize(("tokens", "d"), [(3, 1), (130, 33), (200, 256)])
+def test_mix(monkeypatch, two_threads, dtype, sources, queries, tokens, d):
+    torch.manual_seed(0)
+    logits = torch.randn(tokens, sources, queries, dtype=dtype) * 3
+    units = [*torch.randn(sources - 1, tokens, d, dtype=dtype), torch.randn(tokens, 2, d, dtype=dtype)]
+    logits = torch.cat([logits, logits[:, :1] - 1], dim=1)
+
+    def outputs(logits, *units):
+        lse, _, found = mix(logits, units)
+        return (lse, *found)
+
+    assert_close(*both(monkeypatch, lambda: with_gradients(outputs, logits, *units)), dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("scheme", ["block_attn_res", "attn_res"])
+def test_a_model_with_and_without(monkeypatch, scheme):
+    def losses():
+        torch.manual_seed(0)
+        model = nl.Transformer(nl.TransformerConfig(vocab_size=16, dim=24, depth=9, heads=2, scheme=nl.scheme(scheme)))
+        with torch.no_grad():
+            for parameter in model.scheme.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+        model = model.double()
+        y = model(torch.arange(16).view(2, 8)).sum()
+        return [y, *torch.autograd.grad(y, [*model.parameters()])]
+
+    assert_close(*both(monkeypatch, losses), F64)
+
+
+@needs_compiler
+def test_what_is_not_finite_stays_so():
+    kernels = depth_kernels._kernels(torch.float32)
+    b = torch.randn(4, 8)
+    b[1, 3], b[2, 0] = float("nan"), float("inf")
+    h, _ = kernels.merge_forward(torch.randn(4, 8), torch.zeros(4), b, torch.randn(8), 1e-5)
+    assert h.isfinite().all(1).tolist() == [True, False, False, True]
+    logits = torch.randn(3, 2, 2)
+    logits[1, 0, 0] = float("nan")
+    lse, _, out = kernels.mix_forward(logits, [torch.randn(3, 8), torch.randn(3, 8)])
+    assert lse.isfinite().tolist() == [[True, True], [False, True], [True, True]]
+    assert out[0].isfinite().all(1).tolist() == [True, False, True]
+
+
+@needs_compiler
+def test_where_kernels_stay_out(fresh):
+    x = torch.randn(4, 6)
+    assert depth_kernels.usable(x) is not None
+    assert depth_kernels.usable(x, x.double()) is None
+    assert depth_kernels.usable(x.bfloat16()) is None
+    assert depth_kernels.usable(x.t()) is None
+    assert depth_kernels.usable(x.to("meta")) is None
+    with FlopCounterMode(display=False):
+        assert depth_kernels.usable(x) is None
+    fresh.setenv(depth_kernels.ENVIRONMENT, "off")
+    assert depth_kernels.usable(x) is None
+
+
+def test_no_compiler_no_kernels(fresh):
+    fresh.setenv("CC", "there-is-no-such-compiler")
+    assert depth_kernels.usable(torch.randn(4, 6)) is None
+    logits, v = torch.randn(5, 2, 3), torch.randn(5, 2, 6)
+    _, weights, outputs = mix(logits, [v])
+    torch.testing.assert_close(torch.stack(outputs, 1), weights.transpose(1, 2) @ v)
+
+
+@needs_compiler
+def test_a_compiler_that_fails(fresh, tmp_path):
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    fresh.setenv("CC", str(broken))
+    fresh.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert depth_kernels.usable(torch.randn(4, 6)) is None
+    assert list((tmp_path / "cache" / "normlab").iterdir()) == []
+
+
+@needs_compiler
+def test_built_once(fresh, tmp_path):
+    fresh.setenv("XDG_CACHE_HOME", str(tmp_path))
+    runs = []
+    true_run = subprocess.run
+    fresh.setattr(subprocess, "run", lambda *a, **k: runs.append(a) or true_run(*a, **k))
+    for _ in range(2):
+        depth_kernels._kernels.cache_clear()
+        assert depth_kernels.usable(torch.randn(4, 6)) is not None
+    assert len(runs) == 1
+    assert len(os.listdir(tmp_path / "normlab")) == 1
