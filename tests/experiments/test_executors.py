@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from tiny import tiny
@@ -149,3 +150,33 @@ def test_bad_executors():
         executor("local", address="auto")
     with pytest.raises(ConfigError, match="threads >= 1"):
         LocalExecutor(threads=0)
+
+
+def test_a_file_that_vanishes_in_mid_sweep(tmp_path):
+    """From the command line: the text goes and its reader dies; the same command later, with the text, ends the sweep."""
+    text, out = tmp_path / "text.txt", tmp_path / "sweep"
+    text.write_text("to be or not to be " * 500)
+    command = [sys.executable, "-m", "normlab", "compare", "--data", str(text), "--out", str(out), "--json", "--workers", "1",
+               "--schemes", "pre_norm", "--depth", "2", "--dim", "16", "--heads", "2", "--batch", "4", "--length", "8",
+               "--tokens", "12800", "--lrs", "1e-3,3e-3", "--seeds", "1"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"}
+    sweep = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until = time.monotonic() + 120
+    while not (finished := [*out.glob("*/summary.json")]):
+        assert time.monotonic() < until
+        assert sweep.poll() is None, sweep.communicate()
+        time.sleep(0.02)
+    text.unlink()
+    for worker in Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split():
+        os.kill(int(worker), signal.SIGKILL)
+    _, error = sweep.communicate(timeout=120)
+    assert sweep.returncode == 2
+    assert "cannot read the text file" in error
+    assert "What is finished stays" in error
+    assert "Traceback" not in error
+    stamps = {path: path.stat().st_mtime_ns for path in finished}
+    text.write_text("to be or not to be " * 500)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
+    assert len(json.loads(done.stdout)["cells"]) >= 3

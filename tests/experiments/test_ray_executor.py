@@ -151,3 +151,20 @@ def test_an_address_that_does_not_answer(address, sentence, tmp_path, capsys):
     assert run(["compare", *options]) == 2
     assert sentence in capsys.readouterr().err
     assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == "[]"
+
+
+@pytest.mark.slow
+def test_the_command_gives_the_same_comparison_on_ray(cluster, tmp_path):
+    address, environment = cluster
+    request = ["compare", "--schemes", "pre_norm,post_norm", "--depth", "2", "--dim", "16", "--heads", "2", "--json",
+               "--data", "tomita", "--batch", "4", "--length", "8", "--tokens", "256", "--seeds", "2"]  # fmt: skip
+    found = {}
+    for name, options in {"local": [], "ray": ["--executor", "ray", "--address", address]}.items():
+        command = [sys.executable, "-m", "normlab", *request, *options, "--out", str(tmp_path / name)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        cells = json.loads(done.stdout)["cells"]
+        found[name] = {cell["cell"]: cell["validation"] for cell in cells}
+        assert (tmp_path / name / "report.html").exists()
+    assert len(found["local"]) >= 8
+    assert found["ray"] == found["local"]

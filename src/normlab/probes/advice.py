@@ -1,13 +1,27 @@
-"""Why each verdict matters and what to try, in words. The rules that find them are in `verdicts`."""
+"""Why each verdict matters and what to try, in words. The rules that find them are in `rules`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Text(NamedTuple):
+    """`advice` names schemes by the keys of `schemes`, and all of them, for a command, as {compare}."""
+
     why: str
     advice: str
+    schemes: Mapping[str, tuple[str, ...]] = {}
+
+
+def advise(id: str, own: str = "") -> str:
+    """What to try, for a model that has the scheme `own` already: another one, compared with its own."""
+    text = TEXTS[id]
+    others = {key: [name for name in names if name != own] for key, names in text.schemes.items()}
+    known = {name for each in TEXTS.values() for names in each.schemes.values() for name in names}
+    compare = [own if own in known else "pre_norm", *(name for names in others.values() for name in names)]
+    words = {key: " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))) for key, names in others.items()}
+    return text.advice.format(**words, compare=",".join(dict.fromkeys(compare)))
 
 
 TEXTS = {
@@ -20,30 +34,33 @@ TEXTS = {
         "the growth is exponential, not the square root of depth that random branches give: late layers "
         "see only the last few, and half precision overflows",
         "scale residual projections by 1/sqrt(2 L) at initialisation, or use a scheme that bounds the "
-        "stream; see what it costs and gains with: normlab compare --schemes pre_norm,peri_norm",
+        "stream, such as {bounded}; see what it costs and gains with: normlab compare --schemes {compare}",
+        {"bounded": ("peri_norm", "post_norm")},
     ),
     "pre_norm_dilution": Text(
         "the stream grows while branches do not, so each late layer is a small correction: depth is paid "
         "for and hardly used",
-        "in a new model LayerNorm scaling, peri-norm or attention residuals; compare them at your depth: "
-        "normlab compare --schemes pre_norm,ln_scaling,peri_norm,block_attn_res",
+        "in a new model {others}; compare them at your depth: normlab compare --schemes {compare}",
+        {"others": ("ln_scaling", "peri_norm", "block_attn_res")},
     ),
     "gradient_imbalance": Text(
         "one learning rate cannot fit layers whose gradients differ this much: some hardly learn, or others diverge",
-        "late-heavy: pre_norm, deep_norm or a longer warm-up; early-heavy: peri_norm or ln_scaling. "
-        "The map of rates and warm-up for each: normlab stability --schemes pre_norm,deep_norm,peri_norm,ln_scaling",
+        "late-heavy: {late}, or a longer warm-up; early-heavy: {early}. "
+        "The map of rates and warm-up for each: normlab stability --schemes {compare}",
+        {"late": ("pre_norm", "deep_norm"), "early": ("peri_norm", "ln_scaling")},
     ),
     "representation_collapse": Text(
         "when all tokens are one vector the layers behind cannot tell them apart; attention averages, and "
         "nothing undoes it",
-        "less mixing per layer: pre_norm or peri_norm instead of post_norm, qk_norm, or a smaller initial "
-        "output projection",
+        "less mixing per layer: {others}, qk_norm, or a smaller initial output projection",
+        {"others": ("pre_norm", "peri_norm")},
     ),
     "attention_dispersion": Text(
         "uniform attention averages all tokens: nothing is looked up, and its output shrinks with length. "
         "At initialisation this is how attention starts; in a trained model it is a fault",
-        "sharper logits: qk_norm with a learned scale, or a smaller norm gain before attention; the effect on length: "
-        "normlab lengthgen --schemes pre_norm,post_norm,peri_norm",
+        "sharper logits: qk_norm with a learned scale, or a smaller norm gain before attention; the effect of {others} "
+        "on length: normlab lengthgen --schemes {compare}",
+        {"others": ("post_norm", "peri_norm")},
     ),
     "attention_sinks": Text(
         "heads park their weight there when they have nothing to add; common in trained decoders. "
@@ -55,7 +72,8 @@ TEXTS = {
         "a few constant, huge coordinates act as a bias and feed attention sinks; they dominate mean "
         "norms and break quantisation and half precision",
         "read the median token's norm, not the mean; keep these coordinates in high precision when "
-        "quantising; peri_norm bounds them in a new model",
+        "quantising; in a new model a norm on the branches' outputs bounds what one layer can write ({bounded})",
+        {"bounded": ("peri_norm", "res_norm")},
     ),
     "dead_branches": Text(
         "its parameters cost memory and time and do not change the stream",
@@ -63,7 +81,8 @@ TEXTS = {
     ),
     "oversized_branch": Text(
         "one branch overwrites the stream, so the layers before it count for little",
-        "look at the scale of its output projection; peri_norm or a norm on the branch output bounds it",
+        "look at the scale of its output projection; a norm on the branch's output bounds it ({bounded})",
+        {"bounded": ("peri_norm", "res_norm")},
     ),
     "duplicated_layers": Text(
         "copies waste depth until training separates them: depth up-scaling that was not trained on, or a "
@@ -73,7 +92,8 @@ TEXTS = {
     "wasted_layers": Text(
         "confirmed by skipping: on this text and loss the layer does nothing that the others do not",
         "remove it (the skip experiment above is the loss without it); in a new model, fewer layers or a scheme that lets "
-        "late layers act: normlab compare --schemes pre_norm,ln_scaling,mix_norm",
+        "late layers act ({others}): normlab compare --schemes {compare}",
+        {"others": ("ln_scaling", "mix_norm")},
     ),
     "unbounded_mixing": Text(
         "what the streams carry past the branches is multiplied by this on the way up, and gradients on the way down: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from normlab.probes.advice import TEXTS
+from normlab.probes.advice import TEXTS, advise
 from normlab.probes.verdicts import Findings, Verdict
 
 Rule = Callable[[Findings], "Verdict | None"]
@@ -19,5 +19,4 @@ def rule(function: Rule) -> Rule:
 def verdict(
     id: str, severity: str, title: str, value: float, limit: float, layers: tuple[int, ...], normal: str
 ) -> Verdict:
-    text = TEXTS[id]
-    return Verdict(id, severity, title, value, limit, layers, normal, text.why, text.advice)
+    return Verdict(id, severity, title, value, limit, layers, normal, TEXTS[id].why, advise(id))

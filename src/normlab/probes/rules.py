@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from normlab.probes import rules_depth as _rules_depth  # noqa: F401  (they join the list)
+from normlab.probes.advice import advise
 from normlab.probes.metrics import spearman
 from normlab.probes.rulebook import RULES, rule, verdict
 from normlab.probes.summary import column, finite, median
@@ -16,8 +18,9 @@ def judge(findings: Findings) -> list[Verdict]:
     first = non_finite(findings)
     if first is not None:
         return [first]
-    every = (check(findings) for check in RULES)
-    return sorted((v for v in every if v is not None), key=lambda v: SEVERITIES.index(v.severity))
+    found = [v for v in (check(findings) for check in RULES) if v is not None]
+    own = findings.placement.split(",")[0]
+    return [replace(v, advice=advise(v.id, own)) for v in sorted(found, key=lambda v: SEVERITIES.index(v.severity))]
 
 
 def non_finite(f: Findings) -> Verdict | None:
