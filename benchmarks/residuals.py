@@ -2,7 +2,7 @@
 
 Ours and the packages of others drive the same branches (see `_residual_peers`), and take turns in one process. Bytes
 kept for the backward pass count every storage once and leave parameters out. `--growth` measures the cost per sublayer
-against depth, and writes a page with the plot.
+against depth, and writes a page with the plot. `NORMLAB_KERNELS=off` leaves out the C kernels of Attention Residuals.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks._residual_peers import find
 from benchmarks.timing import arguments, interleave, quartiles
 from normlab.model.memory import saved_bytes
 from normlab.report import Page, console, print_json, table
+from normlab.schemes import depth_kernels
 
 Clock = Literal["wall", "processor"]
 BASE = "pre_norm"
@@ -202,6 +203,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     available, missing = find()
     results: dict[str, Any] = {"missing": missing, "threads": torch.get_num_threads(), "rounds": rounds}
     results["clock"] = clock
+    results["C kernels"] = depth_kernels.usable(torch.zeros(1, 1)) is not None
     speaks = not (given.json or given.quiet)
     for label in given.shape or SHAPES:
         for mode in ("eager", "compiled") if given.compiled else ("eager",):
