@@ -150,6 +150,15 @@ def test_a_compiler_that_fails(fresh, tmp_path):
 
 
 @needs_compiler
+def test_nothing_is_loaded_from_a_folder_that_others_may_write_to(fresh, tmp_path):
+    fresh.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert depth_kernels.usable(torch.randn(4, 6)) is not None
+    (tmp_path / "normlab").chmod(0o777)
+    depth_kernels._kernels.cache_clear()
+    assert depth_kernels.usable(torch.randn(4, 6)) is None
+
+
+@needs_compiler
 def test_built_once(fresh, tmp_path):
     fresh.setenv("XDG_CACHE_HOME", str(tmp_path))
     runs = []

@@ -149,7 +149,7 @@ def _kernels(dtype: torch.dtype) -> Kernels | None:
     for extra in (["-fopenmp"], []):
         try:
             return Kernels(ctypes.CDLL(str(_built(compiler, [*FLAGS, *extra, f"-DREAL={TYPES[dtype]}"]))))
-        except (OSError, subprocess.SubprocessError) as fault:
+        except (OSError, RuntimeError, subprocess.SubprocessError) as fault:
             log.debug("depth kernels are left out: %s", fault)
     return None
 
@@ -160,8 +160,11 @@ def _built(compiler: str, flags: list[str]) -> Path:
     name = hashlib.sha256("\0".join(signs).encode()).hexdigest()[:20]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "normlab"
     path = folder / f"depth-{name}.so"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = folder.stat()
+    if owner.st_uid != os.getuid() or owner.st_mode & 0o022:
+        raise PermissionError(f"others may write to {folder}: nothing is loaded from there")
     if not path.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # in the same folder, so that the move is one step
             made = Path(scratch) / path.name
             command = [compiler, *flags, "-o", str(made), str(SOURCE), "-lm"]
