@@ -143,7 +143,7 @@ def _threads(x: Tensor) -> int:
 @cache
 def _kernels(dtype: torch.dtype) -> Kernels | None:
     compiler = shutil.which(os.environ.get("CC", "cc"))
-    if dtype not in TYPES or compiler is None:
+    if dtype not in TYPES or compiler is None or os.name != "posix":
         return None
     # OpenMP's library has the name that torch's own copy has, so both share one pool of threads.
     for extra in (["-fopenmp"], []):
