@@ -124,6 +124,19 @@ def with_extras():
     return {"gradients 0": gap(pipe, whole, gradient)}
 
 
+def side_by_side():
+    """Two pipelines of two ranks in a world of four, with tied embeddings (data parallel): each equals its own model."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    which = dist.get_rank() // 2
+    model, tokens, targets = make_model(BLOCK, {"tie_embeddings": True})
+    tokens = tokens.roll(which, dims=1)
+    whole = copy.deepcopy(model)
+    pipe = Pipeline(model, shape=SHAPE, microbatches=2, loss=loss_of, group=groups[which])
+    pipe.step(tokens, targets)
+    loss_of(whole(tokens), targets).backward()
+    return {"gradients 0": gap(pipe, whole, gradient)}
+
+
 def refusals():
     """Every rank refuses, before anything is sent."""
     model, tokens, _ = make_model(BLOCK, {})
@@ -163,6 +176,8 @@ def work(rank, world, folder, cases):
         found = {name: compare(*case) for name, case in cases.items()}
         if world == 2:
             found |= {"extras": with_extras(), "refusals": refusals()}
+        else:
+            found["side by side"] = side_by_side()
         Path(folder, f"{rank}.json").write_text(json.dumps(found))
     finally:
         dist.destroy_process_group()
@@ -213,6 +228,10 @@ def test_four_processes(four, name):
 
 def test_masks_checkpointing_and_accumulation(two):
     assert all(rank["extras"]["gradients 0"] < 1e-10 for rank in two)
+
+
+def test_two_pipelines_side_by_side(four):
+    assert all(rank["side by side"]["gradients 0"] < 1e-10 for rank in four)
 
 
 def test_measured_bytes_are_the_formulas(four):

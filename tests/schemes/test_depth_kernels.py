@@ -38,6 +38,7 @@ needs_compiler = pytest.mark.skipif(
 
 def both(monkeypatch, function):
     """What the kernels give, and what PyTorch gives."""
+    assert depth_kernels.usable(torch.zeros(1, 1)) is not None  # else PyTorch would be compared with itself
     found = function()
     monkeypatch.setenv(depth_kernels.ENVIRONMENT, "off")
     expected = function()
@@ -139,6 +140,37 @@ def test_no_compiler_no_kernels(fresh):
 
 
 @needs_compiler
+def test_wrong_shapes_never_reach_c():
+    kernels = depth_kernels._kernels(torch.float32)
+    o, lse, b, query = torch.zeros(3, 4), torch.zeros(3), torch.zeros(3, 4), torch.zeros(4)
+    for wrong in ((o[:2], lse, b, query), (o, lse[:2], b, query), (o, lse, b, query[:3])):
+        with pytest.raises(ValueError, match="was expected"):
+            kernels.merge_forward(*wrong, 1e-6)
+    for sources in ([o], [o, o[:2]], [o, torch.zeros(3, 5)]):
+        with pytest.raises(ValueError, match="was expected"):
+            kernels.mix_forward(torch.zeros(3, 2, 1), sources)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_autograd_sees_the_plain_backward():
+    o, lse, b, query = (torch.randn(*shape, requires_grad=True) for shape in ((3, 4), (3,), (3, 4), (4,)))
+    expected = torch.autograd.grad(merge(o, lse, b, query, 1e-6).square().sum(), [o, lse, b, query])
+    loss = merge(o, lse, b, query, 1e-6).square().sum()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        loss.backward()
+    for x, gradient in zip((o, lse, b, query), expected, strict=True):
+        torch.testing.assert_close(x.grad, gradient)
+
+
+@needs_compiler
+def test_flags_in_the_compilers_name(fresh, tmp_path):
+    fresh.setenv("CC", "cc -DNOTHING=1")
+    fresh.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert depth_kernels.usable(torch.randn(4, 6)) is not None
+
+
+@needs_compiler
 def test_a_compiler_that_fails(fresh, tmp_path):
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\nexit 1\n")
@@ -146,14 +178,14 @@ def test_a_compiler_that_fails(fresh, tmp_path):
     fresh.setenv("CC", str(broken))
     fresh.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert depth_kernels.usable(torch.randn(4, 6)) is None
-    assert list((tmp_path / "cache" / "normlab").iterdir()) == []
+    assert list((tmp_path / "cache" / "normlab" / "kernels").iterdir()) == []
 
 
 @needs_compiler
 def test_nothing_is_loaded_from_a_folder_that_others_may_write_to(fresh, tmp_path):
     fresh.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert depth_kernels.usable(torch.randn(4, 6)) is not None
-    (tmp_path / "normlab").chmod(0o777)
+    (tmp_path / "normlab" / "kernels").chmod(0o777)
     depth_kernels._kernels.cache_clear()
     assert depth_kernels.usable(torch.randn(4, 6)) is None
 
@@ -168,4 +200,4 @@ def test_built_once(fresh, tmp_path):
         depth_kernels._kernels.cache_clear()
         assert depth_kernels.usable(torch.randn(4, 6)) is not None
     assert len(runs) == 1
-    assert len(os.listdir(tmp_path / "normlab")) == 1
+    assert len(os.listdir(tmp_path / "normlab" / "kernels")) == 1

@@ -104,8 +104,10 @@ class Pipeline:
             for index in range(self.rank, len(self.plan.chunks), ranks)
         ]
         self.schedule = self._schedule(schedule or ("1f1b" if virtual_stages == 1 else "interleaved_1f1b"))
-        # Tied embeddings live on the first and on the last rank; making a group is collective.
-        self._ends = dist.new_group([self._global(0), self._global(ranks - 1)]) if model.head is None else None
+        # Tied embeddings live on the first and on the last rank, which exchange gradients: a group of the two would
+        # have to be made by the whole world in one order, and other pipelines may live in it (data parallel).
+        ends = {0: ranks - 1, ranks - 1: 0} if model.head is None else {}
+        self._other_end = self._global(ends[self.rank]) if self.rank in ends else None
 
     # -- one step ----------------------------------------------------------------------------------------------------
     def step(self, tokens: Tensor, targets: Tensor, *, attention_mask: Tensor | None = None) -> Tensor | None:
@@ -229,9 +231,10 @@ class _shared_gradients:
 
     def __init__(self, pipe: Pipeline) -> None:
         model = pipe.model
-        self.sets: list[tuple[list[Tensor], dist.ProcessGroup | None]] = [(list(model.scheme.parameters()), pipe.group)]
-        if pipe._ends is not None and (pipe.rank == 0 or pipe.is_last):
-            self.sets.append(([model.embedding.weight], pipe._ends))
+        self.group = pipe.group
+        self.sets: list[tuple[list[Tensor], int | None]] = [(list(model.scheme.parameters()), None)]
+        if pipe._other_end is not None:
+            self.sets.append(([model.embedding.weight], pipe._other_end))
 
     def __enter__(self) -> None:
         self.before = [[p.grad for p in parameters] for parameters, _ in self.sets]
@@ -240,17 +243,25 @@ class _shared_gradients:
                 parameter.grad = None
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        for (parameters, group), earlier in zip(self.sets, self.before, strict=True):
+        for (parameters, other), earlier in zip(self.sets, self.before, strict=True):
             if kind is None and parameters:
-                _sum_gradients(parameters, group)
+                _sum_gradients(parameters, self.group, other)
             for parameter, old in zip(parameters, earlier, strict=True):
                 if old is not None:
                     parameter.grad = old if parameter.grad is None else parameter.grad + old
 
 
 @torch.no_grad()
-def _sum_gradients(parameters: list[Tensor], group: dist.ProcessGroup | None) -> None:
+def _sum_gradients(parameters: list[Tensor], group: dist.ProcessGroup | None, other: int | None) -> None:
+    """Over the group, or with the one rank that also holds them."""
     flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
-    dist.all_reduce(flat, group=group)
+    if other is None:
+        dist.all_reduce(flat, group=group)
+    else:
+        theirs = torch.empty_like(flat)
+        both = [dist.P2POp(dist.isend, flat, other, group), dist.P2POp(dist.irecv, theirs, other, group)]
+        for request in dist.batch_isend_irecv(both):
+            request.wait()
+        flat = flat + theirs
     for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = gradient.view_as(parameter).clone()

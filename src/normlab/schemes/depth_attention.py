@@ -45,7 +45,8 @@ class DepthAttentionConfig(SchemeConfig):
     output_read: bool = Field(True, description="the head reads with its own query; else the plain sum of all sources")
     inner: Literal["pre_norm", "peri_norm", "res_norm"] = Field("pre_norm", description="norms around each branch")
     read: Literal["fast", "reference"] = Field(
-        "fast", description="two phases where the other options allow it, or the plain formula; equal results"
+        "fast",
+        description="two phases where the options allow it, or the plain formula (twice differentiable)",
     )
     recompute: bool = Field(False, description="fast reads keep one vector less per read, and form it again backwards")
 

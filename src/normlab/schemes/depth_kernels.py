@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -26,7 +27,7 @@ SOURCE = Path(__file__).with_name("depth_kernels.c")
 # Sums may be reordered, as in every BLAS; infinities and NaN stay what they are, and the processor's modes are untouched.
 FLAGS = [
     *("-O3", "-march=native", "-std=c11", "-fPIC", "-shared"),
-    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
 ]
 TYPES = {torch.float32: "float", torch.float64: "double"}
 SMALL = 1 << 15  # numbers in a tensor below which one thread does it all
@@ -48,6 +49,8 @@ _signatures = {
 
 def usable(*tensors: Tensor) -> Kernels | None:
     """The kernels, if all tensors have one type, lie on the CPU and have the numbers of a row side by side."""
+    if torch.compiler.is_compiling():  # compiled autograd looks into backward passes
+        return None
     first = tensors[0]
     if torch._C._len_torch_dispatch_stack() or not all(
         type(t) is Tensor and t.device.type == "cpu" and t.dtype == first.dtype and t.stride(-1) == 1 for t in tensors
@@ -76,6 +79,7 @@ class Kernels:
     ) -> tuple[Tensor, Tensor]:
         """h, and [3, tokens]: 1 / rms(b), the key s, the gate."""
         tokens, d = b.shape
+        _expect(o=(o, (tokens, d)), lse=(lse, (tokens,)), query=(query, (d,)))
         h, stats = b.new_empty((tokens, d)), b.new_empty((3, tokens))
         self.library.merge_forward(
             *(tokens, d, *_strided(o), *_strided(lse), *_strided(b), query.data_ptr(), eps is not None, eps or 0.0),
@@ -101,6 +105,9 @@ class Kernels:
         """Log-sum-exp and weights of contiguous logits [tokens, sources, queries], and each query's sum of sources."""
         tokens, n, queries = logits.shape
         d = sources[0].shape[-1]
+        _expect(logits=(logits, (tokens, len(sources), queries)))
+        for v in sources:
+            _expect(source=(v, (tokens, d)))
         lse, weights = logits.new_empty((tokens, queries)), torch.empty_like(logits)
         out = [logits.new_empty((tokens, d)) for _ in range(queries)]
         self.library.mix_forward(
@@ -127,6 +134,13 @@ class Kernels:
         return dlogits
 
 
+def _expect(**shapes: tuple[Tensor, tuple[int, ...]]) -> None:
+    """C does not look: a wrong shape would read what lies beside."""
+    for name, (tensor, shape) in shapes.items():
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{name} is {list(tensor.shape)}, but {list(shape)} was expected")
+
+
 def _strided(x: Tensor) -> tuple[int, int]:
     return x.data_ptr(), x.stride(0)
 
@@ -142,13 +156,13 @@ def _threads(x: Tensor) -> int:
 
 @cache
 def _kernels(dtype: torch.dtype) -> Kernels | None:
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if dtype not in TYPES or compiler is None or os.name != "posix":
+    compiler, *own_flags = shlex.split(os.environ.get("CC") or "cc")
+    if dtype not in TYPES or os.name != "posix" or (found := shutil.which(compiler)) is None:
         return None
     # OpenMP's library has the name that torch's own copy has, so both share one pool of threads.
     for extra in (["-fopenmp"], []):
         try:
-            return Kernels(ctypes.CDLL(str(_built(compiler, [*FLAGS, *extra, f"-DREAL={TYPES[dtype]}"]))))
+            return Kernels(ctypes.CDLL(str(_built(found, [*own_flags, *FLAGS, *extra, f"-DREAL={TYPES[dtype]}"]))))
         except (OSError, RuntimeError, subprocess.SubprocessError) as fault:
             log.debug("depth kernels are left out: %s", fault)
     return None
@@ -158,7 +172,7 @@ def _built(compiler: str, flags: list[str]) -> Path:
     """The library, from the cache or built now. Its name tells source, flags, compiler and processor."""
     signs = [SOURCE.read_text("utf-8"), *flags, compiler, str(os.stat(compiler).st_mtime_ns), _processor()]
     name = hashlib.sha256("\0".join(signs).encode()).hexdigest()[:20]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "normlab"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "normlab" / "kernels"
     path = folder / f"depth-{name}.so"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = folder.stat()

@@ -7,6 +7,7 @@
 The softmax over {sources, b} is exactly the merge of the two parts (the paper's two phases). Each function is written
 with its derivative: what is kept for the backward pass are the sources, which are alive anyway, numbers per token, and
 one vector per read (none with `recompute`). All take tokens flattened to one axis, and statistics in float32 or better.
+Second derivatives are for `read="reference"`, torch.func or a compiler, which get the plain formulas.
 """
 
 from __future__ import annotations
@@ -127,13 +128,14 @@ class _Keys(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         v, queries, r, logits = ctx.saved_tensors
-        exact = precise(v)
-        if r is None:
-            return (grad @ queries).to(v.dtype), grad.t() @ exact, None
-        along = _dots(grad, logits).mul_(r).mul_(r)
-        grad = grad * r[:, None]
-        dv = (grad @ queries).addcmul_(exact, along[:, None], value=-1 / v.shape[-1])
-        return dv.to(v.dtype), grad.t() @ exact, None
+        with full_precision(v.device):
+            exact = precise(v)
+            if r is None:
+                return (grad @ queries).to(v.dtype), grad.t() @ exact, None
+            along = _dots(grad, logits).mul_(r).mul_(r)
+            grad = grad * r[:, None]
+            dv = (grad @ queries).addcmul_(exact, along[:, None], value=-1 / v.shape[-1])
+            return dv.to(v.dtype), grad.t() @ exact, None
 
 
 class _Mix(torch.autograd.Function):
@@ -169,7 +171,9 @@ class _Mix(torch.autograd.Function):
         alpha, *units = ctx.saved_tensors
         if (kernels := depth_kernels.usable(alpha, *units, *grads)) is not None:
             dunits = [torch.empty_like(unit, memory_format=torch.contiguous_format) for unit in units]
-            dlogits = kernels.mix_backward(alpha, _single(units), grads, dlse.contiguous(), _single(dunits))
+            dlogits = kernels.mix_backward(
+                alpha.contiguous(), _single(units), grads, dlse.contiguous(), _single(dunits)
+            )
             return dlogits, None, *dunits
         weights = alpha.to(units[0].dtype)
         if alpha.shape[2] == 1 and all(unit.dim() == 2 for unit in units):
@@ -201,7 +205,7 @@ class _Merge(torch.autograd.Function):
         basket: tuple[Basket, int] | None,
         *rebuild: Tensor,
     ) -> Tensor:
-        if (kernels := depth_kernels.usable(b, o, query)) is not None:
+        if (kernels := depth_kernels.usable(b, o, query, lse[:, None])) is not None:
             h, stats = kernels.merge_forward(o, lse, b, query, eps)
         else:
             exact = precise(b)

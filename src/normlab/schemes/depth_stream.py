@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normlab.errors import InputError
 from normlab.schemes import depth_kernels
 from normlab.schemes.base import GPT2, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig
@@ -109,6 +110,9 @@ class DepthAttention(Scheme):
 
     def write(self, stream: Sources, y: Tensor, carry: Ahead | None, site: Site) -> Sources:
         v = self.leave(y, site).to(stream.closed[0].dtype)  # under autocast a branch may answer in half precision
+        if v.shape != stream.closed[0].shape:
+            shapes = f"{list(v.shape)}, but the stream holds sources of {list(stream.closed[0].shape)}"
+            raise InputError(f"branch {site.index} gave {shapes}: a branch answers in the shape that it was given")
         ends = site.index in self.ends
         if ends and carry is not None and carry.shelf is not None:
             first, second = (v, None) if stream.partial is None else (_flat(stream.partial), _flat(v))
