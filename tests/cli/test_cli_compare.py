@@ -66,6 +66,8 @@ def test_reports_merge(finished, tmp_path, capsys):
     (setting,) = merged["settings"]
     assert {row["scheme"] for row in setting["schemes"]} == {"pre_norm", "peri_norm", "ln_scaling"}
     assert (tmp_path / "merged" / "report.html").exists()
+    assert run(["report", str(out), str(out), "--out", str(tmp_path / "same"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 4  # a cell counts once
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,9 @@ def test_reports_merge(finished, tmp_path, capsys):
         (["--tokens", "2000", "--data", "dykc"], "did you mean 'dyck'"),
         (["--tokens", "2000", "--executor", "slurm"], "unknown executor 'slurm'"),
         (["--tokens", "2000", "--heads", "5"], "5 heads do not divide"),
+        (["--tokens", "2000", "--depth", "0"], "numbers of layers, each at least 1"),
+        (["--budget", "10s", "--depth", ""], "numbers of layers, each at least 1"),
+        (["--tokens", "2000", "--data", "max-retrieval"], "normlab lengthgen does"),
         (["--tokens", "2000", "--baseline", "keel"], "unknown baseline 'keel'"),
     ],
 )
@@ -89,6 +94,22 @@ def test_bad_use_is_a_sentence(options, sentence, tmp_path, capsys):
     assert sentence in said.err.replace("\n", " ")
     assert "Traceback" not in said.err
     assert said.out == ""
+    assert not (tmp_path / "out" / "sweep.json").exists()  # the corrected command is not another sweep
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--schemes", ""], "give at least one scheme"),
+        (["--warmups", ""], "give at least one length of warm-up"),
+        (["--depth", ""], "numbers of layers"),
+        (["--heads", "5"], "5 heads do not divide"),
+    ],
+)
+def test_a_map_of_nothing_is_a_sentence(options, sentence, tmp_path, capsys):
+    assert run(["stability", *options, "--out", str(tmp_path / "out")]) == 2
+    assert sentence in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "out" / "sweep.json").exists()
 
 
 def test_report_of_nothing(tmp_path, capsys):

@@ -180,3 +180,15 @@ def test_a_file_that_vanishes_in_mid_sweep(tmp_path):
     assert done.returncode == 0, done.stderr
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     assert len(json.loads(done.stdout)["cells"]) >= 3
+
+
+def test_a_worker_whose_driver_died_while_it_was_starting_leaves(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    command = [sys.executable, "-m", "normlab.experiments.worker", "1", "cpu", str(gone.pid)]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _path()})
+    try:
+        assert worker.wait(timeout=60) == -signal.SIGTERM
+    finally:
+        worker.kill()
+        worker.communicate()

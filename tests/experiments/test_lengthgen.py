@@ -11,7 +11,8 @@ from normlab.cli import run as cli
 from normlab.errors import ConfigError, InputError
 from normlab.experiments.lengthgen import Lengthgen, default_lengths, summarise
 from normlab.experiments.lengthgen_presets import EXPERIMENTS
-from normlab.experiments.run import RunConfig, build, run
+from normlab.experiments.run import RunConfig, build, prepare_stack, run
+from normlab.experiments.runs import run_cells
 from normlab.experiments.set_complement import verify
 from normlab.tasks import task
 
@@ -191,6 +192,38 @@ def test_small_cells_are_stacked_and_equal_separate_ones(tmp_path, capsys):
         keys = ("seed", "weights", "length")
         (same,) = (r for r in stacked["rows"] if all(r[k] == row[k] for k in keys))
         assert same["tv"] == pytest.approx(row["tv"], abs=1e-4)
+
+
+def test_more_seeds_later_leave_what_is_finished(tmp_path, capsys):
+    """Eight seeds are stacked; two more run beside them, and three that ran apart are not trained again."""
+    arguments = ["lengthgen", "--task", "tomita", "--preset", "two-layer", "--schemes", "pre_norm", "--dim", "8",
+                 "--batch", "2", "--train-length", "4", "--test-lengths", "4", "--test-count", "4", "--steps", "6",
+                 "--json", "--out"]  # fmt: skip
+
+    def stamps(folder):
+        return {path: path.stat().st_mtime_ns for path in folder.glob("*/summary.json")}
+
+    for first in (8, 3):
+        out = tmp_path / str(first)
+        assert call(*arguments, out, "--seeds", first) == 0
+        assert {r["how"] for r in json.loads(capsys.readouterr().out)["runs"].values()} == {
+            "stacked" if first == 8 else "separate"
+        }
+        before = stamps(out)
+        assert len(before) == first
+        assert call(*arguments, out, "--seeds", first + 8) == 0
+        assert len(json.loads(capsys.readouterr().out)["runs"]) == first + 8
+        assert before.items() <= stamps(out).items()
+
+
+def test_a_stack_that_was_begun_goes_on_as_it_was(tmp_path):
+    config = small(schemes=("pre_norm",), seeds=8, steps=12)
+    cells = config.cells()
+    prepare_stack(cells, tmp_path)
+    found = run_cells(
+        {**cells, **small(schemes=("pre_norm",), seeds=9, steps=12).cells()}, tmp_path, workers=1, quiet=True
+    )
+    assert [summary["how"] for summary in found.values()] == ["stacked"] * 8 + ["separate"]
 
 
 def test_scoring_on_a_deeper_task(tmp_path, capsys):

@@ -9,6 +9,7 @@ from normlab.errors import ConfigError
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import Batch, task
 from normlab.training import Schedule, TrainConfig, Trainer
+from normlab.training.checkpoint import latest
 from normlab.training.ensemble import Ensemble, choose
 from normlab.training.record import read_log
 
@@ -84,6 +85,20 @@ def test_one_member_diverges_and_the_others_do_not_notice(tmp_path):
     ).run()
     assert [broken[i]["loss"] for i in (0, 2)] == [whole[i]["loss"] for i in (0, 2)]
     assert json.loads((tmp_path / "a/member-1/summary.json").read_text())["status"] == "diverged"
+
+
+def test_averages_of_a_member_that_diverges_end_with_it(tmp_path):
+    """As in a separate run: what comes later does not move them."""
+    rates = [{"lr": 1e-2}, {"lr": 30.0, "clip": None}]
+    configs = [config(i, diverged_above=1.5, patience=2, **rate) for i, rate in enumerate(rates)]
+    Ensemble([model(0), model(1)], GROUND, configs, tmp_path / "all", quiet=True).run()
+    alone = Trainer(model(1), GROUND, configs[1], tmp_path / "alone", quiet=True)
+    assert alone.run()["status"] == "diverged"
+    ensemble = latest(tmp_path / "all/member-1/checkpoint").group("average")
+    separate = alone.average.tensors()
+    assert {key.split("/")[0] for key in ensemble} == {"ema", "bema"}
+    for key, tensor in ensemble.items():
+        torch.testing.assert_close(tensor, separate[key], rtol=1e-4, atol=1e-5)
 
 
 def test_resume_is_exact(tmp_path):

@@ -225,6 +225,7 @@ def _command(config: Any, out: Path) -> str:
     parts += [f"--test-lengths {listed(config.test_lengths)}", f"--steps {config.steps}", f"--batch {config.batch}"]
     parts += [f"--{o} {listed(getattr(config, k))}" for o, k in _LISTS.items() if getattr(config, k)]
     parts += [f"--depth {config.depth}"] if config.depth else []
+    parts += [f"--max-length {config.max_length}"] if config.max_length else []
     parts += [f"--test-count {config.test_count}"] if config.test_count != 256 else []
     return " ".join([*parts, f"--out {out}"])
 

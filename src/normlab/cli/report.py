@@ -23,13 +23,13 @@ def register(app: typer.Typer) -> None:
         from normlab.cli._sweeps import deliver
         from normlab.errors import InputError
         from normlab.experiments import analysis, stability_map
-        from normlab.experiments.sweep import read_cells, read_sweep
+        from normlab.experiments.sweep import read_all, read_sweep
 
         kinds = {read_sweep(folder)["kind"] for folder in folders}
         if len(kinds) > 1:
             raise InputError(f"sweeps of different kinds do not merge: {', '.join(sorted(kinds))}; give one kind")
         target = folders[0] if out is None else out
-        cells = [cell for folder in folders for cell in read_cells(folder)]
+        cells = read_all(folders)
         if kinds == {"stability"}:
             deliver(stability_map.analyse(cells), target, show=stability.show, json=json)
         else:

@@ -95,7 +95,10 @@ class CellConfig(Config):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.task.embedding(self.model.dim) is not None:
-            raise ValueError(f"task: {self.task.name!r} brings its own embedding, which a comparison does not take")
+            raise ValueError(
+                f"task: {self.task.name!r} brings its own embedding, which a comparison does not take; "
+                "normlab lengthgen does"
+            )
         if self.model.vocab_size < self.task.vocab_size:
             raise ValueError(
                 f"model.vocab_size: {self.model.vocab_size} is less than the {self.task.vocab_size} tokens of the task"

@@ -9,6 +9,7 @@ scheme alike, by the noise of one seed.
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 import time
@@ -68,6 +69,11 @@ class CompareConfig(Config):
             raise ValueError(f"a scheme is given twice: {', '.join(found)}")
         return names
 
+    @field_validator("depths")
+    @classmethod
+    def _layers(cls, depths: tuple[int, ...]) -> tuple[int, ...]:
+        return some_layers(depths)
+
     @field_validator("lrs")
     @classmethod
     def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
@@ -114,6 +120,12 @@ class CompareConfig(Config):
         )
 
 
+def some_layers(depths: tuple[int, ...]) -> tuple[int, ...]:
+    if not depths or min(depths) < 1:
+        raise ValueError(f"give one or more numbers of layers, each at least 1, but got {list(depths)}")
+    return depths
+
+
 def parse_scheme(text: str) -> SchemeConfig:
     """`block_attn_res` or, with options, `block_attn_res(blocks=4, inner=peri_norm)`."""
     match = re.fullmatch(r"\s*([^()\s]+)\s*(?:\((.*)\))?\s*", text)
@@ -139,6 +151,8 @@ def seconds(text: str) -> float:
 
 def compare(config: CompareConfig, sweep: Sweep) -> dict[str, Any]:
     """Run what is missing and return the comparison (see `analyse`). Raises SweepError where cells could not run."""
+    for scheme, depth in itertools.product(config.schemes, config.depths):
+        config.cell(scheme, depth, lr=config.lrs[0], seed=0, steps=10)  # what cannot be built leaves no sweep behind
     request = config.to_dict()
     settled = sweep.settle("compare", request, lambda: {"steps": settle_steps(config, workers=_workers(sweep))})
     steps = settled["steps"]

@@ -112,7 +112,7 @@ class LocalExecutor:
         }
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the worker is buried
         process = subprocess.Popen(
-            [sys.executable, "-m", "normlab.experiments.worker", threads, self.device],
+            [sys.executable, "-m", "normlab.experiments.worker", threads, self.device, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -131,13 +131,14 @@ def _figure(result: dict[str, Any], metric: str, title: str) -> dict[str, Any]:
         traces.append({"x": x, "y": [p[metric] for p in points], "name": label, "mode": "lines+markers",
                        "line": {"color": colour}})  # fmt: skip
     if metric == "tv":
-        for field, label in (("tv", "closed form, no norm"), ("tv_with_norm", "closed form, norm")):
+        for field, label, dash in (
+            ("tv", "closed form, no norm", "dot"),
+            ("tv_with_norm", "closed form, norm", "dash"),
+        ):
             if result["closed_form"]:
                 x = [point["length"] for point in result["closed_form"]]
                 y = [point[field] for point in result["closed_form"]]
-                traces.append(
-                    {"x": x, "y": y, "name": label, "mode": "lines", "line": {"dash": "dot", "color": "#888"}}
-                )
+                traces.append({"x": x, "y": y, "name": label, "mode": "lines", "line": {"dash": dash, "color": "#888"}})
     edge = result["config"]["train_length"]
     mark = {
         "type": "line",

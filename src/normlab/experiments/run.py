@@ -27,7 +27,7 @@ from normlab.training import TrainConfig, Trainer
 from normlab.training.ensemble import Ensemble
 from normlab.training.minimal import FastMinimal, why_not
 
-PATIENCE = 5.0  # seconds: a worker outlives a killed parent by a moment
+PATIENCE = 45.0  # seconds: a worker outlives a killed parent until it has saved (at most ORPHAN_SECONDS)
 STACK = "stacked.json"  # in the folder of a stack: the names of its members
 
 
@@ -142,6 +142,12 @@ def prepare_stack(cells: Mapping[str, RunConfig], folder: Path) -> Path:
     folders = [prepare(folder / name, config) for name, config in cells.items()]
     write_json(folders[0] / "stacked" / STACK, list(cells))
     return folders[0] / "stacked"
+
+
+def stacks(folder: Path) -> list[tuple[str, ...]]:
+    """The members of every stack that was begun in this folder."""
+    files = sorted(folder.glob(f"*/stacked/{STACK}"))
+    return [tuple(json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
 
 def run_folder(folder: Path, *, device: str = "cpu") -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from normlab.experiments.executors import LocalExecutor, cores
 from normlab.experiments.folder import last_step
-from normlab.experiments.run import RunConfig, build, prepare, prepare_stack, run, run_folder
+from normlab.experiments.run import RunConfig, build, prepare, prepare_stack, run, run_folder, stacks
 from normlab.experiments.sweep import SweepError
 from normlab.report.terminal import meter
 from normlab.training.ensemble import choose
@@ -50,13 +50,16 @@ def run_cells(
     quiet: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Run every cell in `folder/<name>` and return the summaries by name. Cells that are finished are only read."""
-    jobs = plan(cells)
-    todo = [job for job in jobs if not all((folder / name / "summary.json").exists() for name in job.names)]
+    missing = [name for name in cells if not (folder / name / "summary.json").exists()]
+    begun = begun_stacks(missing, folder)
+    stacked = {name for job in begun for name in job.names}
+    todo = [*begun, *plan({name: cells[name] for name in missing if name not in stacked})]
     if not quiet and todo:
         for line in sorted({f"{job.how}, since {job.why}" for job in todo}):
             print(f"{sum(f'{j.how}, since {j.why}' == line for j in todo)} jobs {line}", file=sys.stderr)
-    places = {_prepare(job, cells, folder): job for job in todo}
-    steps = {place: cells[job.names[0]].train.steps for place, job in places.items()}
+    known = {**{name: RunConfig.from_file(folder / name / "config.yaml") for name in stacked - set(cells)}, **cells}
+    places = {_prepare(job, known, folder): job for job in todo}
+    steps = {place: known[job.names[0]].train.steps for place, job in places.items()}
     count = min(workers or cores(), len(todo))
 
     def done() -> float:
@@ -71,11 +74,20 @@ def run_cells(
         else:
             for place in places:
                 run_folder(place, device=device)
-    how = {name: job.how for job in jobs for name in job.names}
+    together = {name for names in stacks(folder) for name in names}
     return {
-        name: {**run(config, folder / name, device=device, quiet=True), "how": how[name]}
+        name: {
+            **run(config, folder / name, device=device, quiet=True),
+            "how": "stacked" if name in together else "separate",
+        }
         for name, config in cells.items()
     }
+
+
+def begun_stacks(missing: Sequence[str], folder: Path) -> list[Job]:
+    """Stacks that an earlier command began: they go on as they were, though other seeds may be asked for now."""
+    found = [names for names in stacks(folder) if set(names) & set(missing)]
+    return [Job(names, "stacked", "they were begun so") for names in found]
 
 
 def _prepare(job: Job, cells: Mapping[str, RunConfig], folder: Path) -> Path:

@@ -17,7 +17,7 @@ from typing_extensions import Self
 from normlab.config import Config
 from normlab.errors import ConfigError
 from normlab.experiments.cell import AnyTask, CellConfig, MeasureConfig
-from normlab.experiments.compare import cell_name, parse_scheme, round_3
+from normlab.experiments.compare import cell_name, parse_scheme, round_3, some_layers
 from normlab.experiments.stability_map import analyse, bracket, is_stable, top, verdict
 from normlab.experiments.sweep import Sweep, read_cells
 from normlab.model import TransformerConfig
@@ -50,9 +50,23 @@ class StabilityConfig(Config):
     @field_validator("schemes")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise ValueError("give at least one scheme")
         for name in names:
             parse_scheme(name)
         return names
+
+    @field_validator("depths")
+    @classmethod
+    def _layers(cls, depths: tuple[int, ...]) -> tuple[int, ...]:
+        return some_layers(depths)
+
+    @field_validator("warmups")
+    @classmethod
+    def _some(cls, warmups: tuple[int, ...]) -> tuple[int, ...]:
+        if not warmups:
+            raise ValueError("give at least one length of warm-up; 0 is none")
+        return warmups
 
     @field_validator("lrs")
     @classmethod
@@ -115,6 +129,8 @@ def _between(below: float, above: float, factor: float) -> float | None:
 def stability(config: StabilityConfig, sweep: Sweep) -> dict[str, Any]:
     """Run the map, or what is missing of it, and return it."""
     config.check()
+    for key in config.points():
+        config.cell(key, config.lrs[0], 0)  # what cannot be built leaves no sweep behind
     sweep.settle("stability", config.to_dict(), dict)
     tried: dict[Key, list[float]] = {key: list(config.lrs) for key in config.points()}
     round_ = 0

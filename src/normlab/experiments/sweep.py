@@ -180,5 +180,14 @@ def read_cells(folder: str | Path) -> list[Cell]:
     return [found for path in folders if (found := read_cell(path)) is not None]
 
 
+def read_all(folders: Sequence[str | Path]) -> list[Cell]:
+    """Of several sweeps; a cell that is in two of them counts once."""
+    found: dict[tuple[str, str], Cell] = {}
+    for folder in folders:
+        for cell in read_cells(folder):
+            found.setdefault((cell.name, cell.config.to_json()), cell)
+    return list(found.values())
+
+
 def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))

@@ -39,10 +39,10 @@ def attempt(folder: str, *, threads: int, device: str = "cpu") -> dict[str, Any]
 
 
 def main() -> None:
-    threads, device = int(sys.argv[1]), sys.argv[2]
+    threads, device, driver = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print must not look like an answer
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_leave_with, args=(driver,), daemon=True).start()
     try:
         for line in sys.stdin:
             print(json.dumps(attempt(line.strip(), threads=threads, device=device)), file=answers, flush=True)
@@ -53,7 +53,10 @@ def main() -> None:
 
 
 def _leave_with(parent: int) -> None:
-    """When the driver is gone, however it went, save and stop: its successor will want the cell."""
+    """When the driver is gone, however it went, save and stop: its successor will want the cell.
+
+    The driver gives its own number: it may have gone while this process was still importing.
+    """
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -81,7 +81,8 @@ class Automaton:
 
     def lengths(self, longest: int) -> list[int]:
         """The lengths up to `longest` that have an accepted string."""
-        return [n for n in range(longest + 1) if self._reach(n)[n][self.start] > 0]
+        ahead = self._reach(longest)
+        return [n for n in range(longest + 1) if ahead[n][self.start] > 0]
 
     def sample(self, count: int, length: int, generator: torch.Generator, *, weights: Tensor | None = None) -> Tensor:
         """Accepted strings of exactly this length: uniform, or in proportion to the product of step weights.
@@ -101,13 +102,19 @@ class Automaton:
         u = torch.rand(count, length, generator=generator, dtype=torch.float64)
         state = torch.full((count,), self.start, dtype=torch.int64)
         for t in range(length):
-            mass = torch.where(self._dead, 0.0, ahead[length - t - 1][self.step.clamp_min(0)])
+            after = self.step[state]
+            mass = torch.where(after == DEAD, 0.0, ahead[length - t - 1][after.clamp_min(0)])
             if weights is not None:
-                mass = mass * weights[:, :-1]
-            total = mass.cumsum(-1)[state]
+                mass = mass * weights[state, :-1]
+            total = mass.cumsum(-1)
             words[:, t] = torch.searchsorted(total, u[:, t : t + 1] * total[:, -1:], right=True).squeeze(-1)
             state = self.step[state, words[:, t]]
         return words
+
+    @cached_property
+    def _uniform_reach(self) -> list[Tensor]:
+        """What `_reach` finds without weights: kept, since every batch asks for it, and grown as it is needed."""
+        return [self.accept.double()]
 
     @cached_property
     def _dead(self) -> Tensor:
@@ -115,10 +122,9 @@ class Automaton:
 
     def _reach(self, length: int, weights: Tensor | None = None) -> list[Tensor]:
         """Weight of all completions per remaining length, in float64, each scaled to a maximum of 1."""
-        stop = self.accept.double() if weights is None else self.accept * weights[:, -1]
         move = None if weights is None else weights[:, :-1]
-        table = [stop]
-        for _ in range(length):
+        table = self._uniform_reach if weights is None else [self.accept * weights[:, -1]]
+        while len(table) <= length:
             mass = torch.where(self._dead, 0.0, table[-1][self.step.clamp_min(0)])
             total = (mass if move is None else mass * move).sum(-1)
             largest = total.max()

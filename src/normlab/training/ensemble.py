@@ -178,13 +178,22 @@ class Ensemble:
         self._watch(losses, norms)
         factor = config.schedule.factor(self.step, config.steps)
         self._update(gradient * (self.clips / (norms + 1e-6)).clamp_max(1.0)[:, None], factor)
-        self.average.update(self.step)
+        self._average()
         for i, (loss, norm) in enumerate(zip(losses.tolist(), norms.tolist(), strict=True)):
             if not before[i]:  # diverged earlier: its record stays as it was
                 continue
             self.last[i] = {"step": self.step, "loss": loss, "grad_norm": norm, "lr": self.configs[i].lr * factor}
             if self.step % config.log_every == 0 or self.step == config.steps or not self.alive[i]:
                 self.logs[i].write({"kind": "train", **self.last[i]})
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Averages of those that are alive: a separate run ends where it diverges."""
+        ended = ~self.alive
+        kept = [(t, t[ended].clone()) for t in self.average.tensors().values()] if bool(ended.any()) else []
+        self.average.update(self.step)
+        for tensor, rows in kept:
+            tensor[ended] = rows
 
     @torch.no_grad()
     def _update(self, gradient: Tensor, factor: float) -> None:
