@@ -10,48 +10,8 @@ Built by depth_kernels.py, once per machine and type. */
 typedef long long integer;
 
 #define BLOCK 64 /* tokens that are summed before their sum joins the total: keeps rounding small */
-#define FEW 4 /* rows that are added in one pass */
 
 static integer smaller(integer a, integer b) { return a < b ? a : b; }
-
-/* sum = (sum, if it has begun) + w_0 row_0 + ... : few rows at a time, since every pass loads and stores the sum */
-static void add_rows(integer d, REAL *restrict sum, int begun, integer few, const REAL *w, integer step,
-                     const REAL *const *rows) {
-    const REAL *a = rows[0], *b = rows[1], *c = rows[2], *e = rows[3];
-    if (!begun)
-        for (integer k = 0; k < d; k++) sum[k] = 0;
-    if (few == FEW) {
-        const REAL w0 = w[0], w1 = w[step], w2 = w[2 * step], w3 = w[3 * step];
-        for (integer k = 0; k < d; k++) sum[k] += (w0 * a[k] + w1 * b[k]) + (w2 * c[k] + w3 * e[k]);
-        return;
-    }
-    for (integer j = 0; j < few; j++) {
-        const REAL *row = rows[j], wj = w[j * step];
-        for (integer k = 0; k < d; k++) sum[k] += wj * row[k];
-    }
-}
-
-/* dots_j = v . row_j */
-static void dot_rows(integer d, const REAL *v, integer few, const REAL *const *rows, REAL *restrict dots) {
-    const REAL *a = rows[0], *b = rows[1], *c = rows[2], *e = rows[3];
-    if (few == FEW) {
-        REAL d0 = 0, d1 = 0, d2 = 0, d3 = 0;
-        for (integer k = 0; k < d; k++) {
-            d0 += v[k] * a[k];
-            d1 += v[k] * b[k];
-            d2 += v[k] * c[k];
-            d3 += v[k] * e[k];
-        }
-        dots[0] = d0, dots[1] = d1, dots[2] = d2, dots[3] = d3;
-        return;
-    }
-    for (integer j = 0; j < few; j++) {
-        const REAL *row = rows[j];
-        REAL dot = 0;
-        for (integer k = 0; k < d; k++) dot += v[k] * row[k];
-        dots[j] = dot;
-    }
-}
 
 int parallel(void) {
 #ifdef _OPENMP
@@ -134,12 +94,17 @@ void mix_forward(integer tokens, integer d, integer sources, integer queries, co
             for (integer n = 0; n < sources; n++) ai[n * queries + s] /= total;
             lse[i * queries + s] = top + log(total);
         }
-        for (integer n = 0; n < sources; n += FEW)
+        for (integer n = 0; n < sources; n++) {
+            const REAL *vi = v[n] + i * strides[n];
             for (integer s = 0; s < queries; s++) {
-                const REAL *w = ai + n * queries + s, *rows[FEW];
-                for (int j = 0; j < FEW; j++) rows[j] = n + j < sources ? v[n + j] + i * strides[n + j] : 0;
-                add_rows(d, out[s] + i * d, n > 0, smaller(FEW, sources - n), w, queries, rows);
+                const REAL w = ai[n * queries + s];
+                REAL *restrict oi = out[s] + i * d;
+                if (n == 0)
+                    for (integer k = 0; k < d; k++) oi[k] = w * vi[k];
+                else
+                    for (integer k = 0; k < d; k++) oi[k] += w * vi[k];
             }
+        }
     }
 }
 
@@ -155,12 +120,21 @@ void mix_backward(integer tokens, integer d, integer sources, integer queries, c
         REAL *restrict di = dlogits + i * sources * queries;
         for (integer n = 0; n < sources; n++) {
             const REAL *vi = v[n] + i * strides[n];
-            for (integer s = 0; s < queries; s += FEW) {
-                const REAL *w = ai + n * queries + s, *rows[FEW];
-                const integer few = smaller(FEW, queries - s);
-                for (int j = 0; j < FEW; j++) rows[j] = j < few ? dout[s + j] + i * dout_strides[s + j] : 0;
-                add_rows(d, dv[n] + i * dv_strides[n], s > 0, few, w, 1, rows);
-                dot_rows(d, vi, few, rows, di + n * queries + s);
+            REAL *restrict dvi = dv[n] + i * dv_strides[n];
+            for (integer s = 0; s < queries; s++) {
+                const REAL *gi = dout[s] + i * dout_strides[s], w = ai[n * queries + s];
+                REAL dot = 0;
+                if (s == 0)
+                    for (integer k = 0; k < d; k++) {
+                        dot += gi[k] * vi[k];
+                        dvi[k] = w * gi[k];
+                    }
+                else
+                    for (integer k = 0; k < d; k++) {
+                        dot += gi[k] * vi[k];
+                        dvi[k] += w * gi[k];
+                    }
+                di[n * queries + s] = dot;
             }
         }
         for (integer s = 0; s < queries; s++) {
