@@ -216,6 +216,16 @@ def test_more_seeds_later_leave_what_is_finished(tmp_path, capsys):
         assert before.items() <= stamps(out).items()
 
 
+def test_rates_are_stacked_too_and_equal_separate_runs(tmp_path):
+    config = small(schemes=("pre_norm",), seeds=4, lrs=(1e-3, 1e-2), steps=6, dims=(8,), batch=2, test_count=8)
+    together = run_cells(config.cells(), tmp_path / "all", workers=1, quiet=True)
+    assert {summary["how"] for summary in together.values()} == {"stacked"}
+    name, cell = next((n, c) for n, c in config.cells().items() if c.train.lr == 1e-2 and c.train.seed == 2)
+    alone = run(cell, tmp_path / "alone", quiet=True)
+    assert together[name]["loss"] == pytest.approx(alone["loss"], abs=2e-5)
+    assert len({round(summary["loss"], 6) for summary in together.values()}) == 8
+
+
 def test_a_stack_that_was_begun_goes_on_as_it_was(tmp_path):
     config = small(schemes=("pre_norm",), seeds=8, steps=12)
     cells = config.cells()

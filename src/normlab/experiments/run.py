@@ -109,7 +109,7 @@ def run(config: RunConfig, folder: str | Path, *, device: str = "cpu", quiet: bo
 def run_stacked(
     cells: Mapping[str, RunConfig], folder: str | Path, *, device: str = "cpu", quiet: bool = False
 ) -> list[dict[str, Any]]:
-    """Cells that differ in their seed only, as one program; each leaves in `folder/<name>` what `run` would."""
+    """Cells that differ in seed and learning rate only, as one program; each leaves in `folder/<name>` what `run` would."""
     folders = [Path(folder) / name for name in cells]
     configs = list(cells.values())
     together = folders[0] / "stacked"

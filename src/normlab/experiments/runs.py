@@ -1,4 +1,4 @@
-"""Many runs on this machine: those that differ in their seed only may be trained as one program; the rest on executors."""
+"""Many runs on this machine: those that differ in seed and rate only may be one program; the rest on executors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normlab.training.ensemble import choose
 
 @dataclass(frozen=True)
 class Job:
-    """One run, or runs that differ in their seed only and are small enough to be trained as one program."""
+    """One run, or runs that differ in seed and learning rate only and are small enough to be one program."""
 
     names: tuple[str, ...]
     how: Literal["stacked", "separate"]
@@ -29,8 +29,8 @@ def plan(cells: Mapping[str, RunConfig]) -> list[Job]:
     """Which runs are stacked and which run apart, and why."""
     groups: dict[str, list[str]] = {}
     for name, config in cells.items():
-        seedless = config.replace(train=config.train.replace(seed=0))
-        groups.setdefault(seedless.to_json(), []).append(name)
+        common = config.replace(train=config.train.replace(seed=0, lr=1.0))
+        groups.setdefault(common.to_json(), []).append(name)
     jobs = []
     for names in groups.values():
         first = cells[names[0]]
