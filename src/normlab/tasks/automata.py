@@ -84,6 +84,22 @@ class Automaton:
         ahead = self._reach(longest)
         return [n for n in range(longest + 1) if ahead[n][self.start] > 0]
 
+    def sample_each(self, lengths: Tensor, generator: torch.Generator) -> Tensor:
+        """One accepted string for each length (which must have one), uniform among those of its length; padded with -1."""
+        longest = int(lengths.max()) if len(lengths) else 0
+        ahead = torch.stack(self._reach(longest)[: longest + 1])
+        words = torch.full((len(lengths), longest), -1, dtype=torch.int64)
+        u = torch.rand(len(lengths), longest, generator=generator, dtype=torch.float64)
+        state = torch.full((len(lengths),), self.start, dtype=torch.int64)
+        for t in range(longest):
+            on = (lengths > t).nonzero().squeeze(-1)
+            after = self.step[state[on]]
+            mass = ahead[(lengths[on] - t - 1).unsqueeze(-1), after.clamp_min(0)]
+            total = torch.where(after == DEAD, 0.0, mass).cumsum(-1)
+            words[on, t] = torch.searchsorted(total, u[on, t : t + 1] * total[:, -1:], right=True).squeeze(-1)
+            state[on] = self.step[state[on], words[on, t]]
+        return words
+
     def sample(self, count: int, length: int, generator: torch.Generator, *, weights: Tensor | None = None) -> Tensor:
         """Accepted strings of exactly this length: uniform, or in proportion to the product of step weights.
 

@@ -74,9 +74,8 @@ class Language(Task):
         known = torch.tensor(self.automaton.lengths(length - 1))
         chosen = known[torch.randint(len(known), (count,), generator=generator)]
         words = torch.full((count, length), self.end, dtype=torch.int64)
-        for n in chosen.unique().tolist():
-            rows = (chosen == n).nonzero().squeeze(-1)
-            words[rows, 1 : n + 1] = self.automaton.sample(len(rows), n, generator)
+        found = self.automaton.sample_each(chosen, generator)
+        words[:, 1 : found.shape[1] + 1] = torch.where(found < 0, self.end, found)
         return words
 
     def sample(self, count: int, length: int, generator: torch.Generator, *, law: bool = False) -> Batch:
