@@ -84,7 +84,6 @@ def test_reports_merge(finished, tmp_path, capsys):
         (["--tokens", "2000", "--heads", "5"], "5 heads do not divide"),
         (["--tokens", "2000", "--depth", "0"], "numbers of layers, each at least 1"),
         (["--budget", "10s", "--depth", ""], "numbers of layers, each at least 1"),
-        (["--tokens", "2000", "--data", "max-retrieval"], "normlab lengthgen does"),
         (["--tokens", "2000", "--baseline", "keel"], "unknown baseline 'keel'"),
     ],
 )

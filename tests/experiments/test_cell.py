@@ -12,6 +12,9 @@ from tiny import tiny
 from normlab.errors import ConfigError, InputError
 from normlab.experiments import cell as cells
 from normlab.experiments.cell import CellConfig, CellTrainer, build, prepare, run_cell
+from normlab.model import Transformer, TransformerConfig
+from normlab.tasks import task
+from normlab.tasks.max_retrieval import ItemEmbedding
 from normlab.training.record import read_log
 
 
@@ -112,6 +115,23 @@ def test_vocabulary_too_small():
     config = tiny()
     with pytest.raises(ConfigError, match="is less than the"):
         CellConfig(model=config.model.replace(vocab_size=1), task=config.task)
+
+
+def test_an_own_embedding_takes_the_place_of_the_table(tmp_path):
+    job = task("max_retrieval", classes=3)
+    tied = TransformerConfig(vocab_size=3, dim=16, depth=2, heads=2)
+    with pytest.raises(ConfigError, match="this must be false"):
+        CellConfig(model=tied, task=job)
+    with pytest.raises(ConfigError, match="tie_embeddings"):
+        Transformer(tied).replace_embedding_(job.embedding(16))
+    free = tied.replace(tie_embeddings=False)
+    model = cells.build(CellConfig(model=free, task=job))
+    assert isinstance(model.embedding, ItemEmbedding)
+    assert model(job.inputs(2, 5, torch.Generator().manual_seed(0))).shape == (2, 5, 3)
+    assert model.num_parameters() == Transformer(free).num_parameters() + 16  # the row of the priority
+    assert model.flops_per_token(8) == Transformer(free).flops_per_token(8)
+    unit = cells.build(CellConfig(model=free.replace(scheme="ngpt"), task=job)).embedding.weight
+    torch.testing.assert_close(unit.norm(dim=-1), torch.ones(4))
 
 
 def test_divergence_is_an_outcome(tmp_path):

@@ -11,7 +11,7 @@ from normlab.experiments.analysis import analyse, best_rate, label
 from normlab.experiments.cell import MeasureConfig
 from normlab.experiments.compare import CompareConfig, compare, parse_scheme, seconds, settle_steps
 from normlab.experiments.sweep import Sweep, read_cells
-from normlab.tasks import task
+from normlab.tasks import TASKS, task
 
 
 def request(**changes):
@@ -129,3 +129,12 @@ def test_budgets(monkeypatch):
 def test_time_budget_is_measured():
     steps = settle_steps(request(tokens=None, budget="20s"), workers=1)
     assert steps > 1
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_can_be_compared(name, tmp_path):
+    """Also those whose tokens no table embeds, on schemes with tied and with constrained tables."""
+    config = request(schemes=("pre_norm", "ngpt"), task=task(name), tokens=128, lrs=(1e-3,), seeds=1)
+    result = compare(config, Sweep(tmp_path, Here(), quiet=True))
+    assert [cell["status"] for cell in result["cells"]] == ["finished", "finished"]
+    assert all(cell["loss"] < 10 for cell in result["cells"])

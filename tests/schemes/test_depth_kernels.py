@@ -139,6 +139,17 @@ def test_no_compiler_no_kernels(fresh):
     torch.testing.assert_close(torch.stack(outputs, 1), weights.transpose(1, 2) @ v)
 
 
+def test_a_compilers_name_with_an_open_quote(fresh):
+    fresh.setenv("CC", "cc 'x")
+    assert depth_kernels.usable(torch.randn(4, 6)) is None
+
+
+@needs_compiler
+def test_a_blank_compilers_name_is_none(fresh):
+    fresh.setenv("CC", "  ")
+    assert depth_kernels.usable(torch.randn(4, 6)) is not None
+
+
 @needs_compiler
 def test_wrong_shapes_never_reach_c():
     kernels = depth_kernels._kernels(torch.float32)

@@ -98,13 +98,6 @@ def numbers(text: str, kind: Any, option: str) -> tuple[Any, ...]:
         raise ConfigError(f"{option} takes {what} with commas between them, but got {text!r}") from None
 
 
-def comparable() -> list[str]:
-    """Tasks whose tokens a table embeds."""
-    from normlab.tasks import TASKS, Task
-
-    return [name for name, kind in TASKS.items() if kind.embedding is Task.embedding]
-
-
 def task_of(data: str | None) -> Any:
     """A file is text; anything else is a task's name, with its options in brackets: dyck(pairs=2)."""
     from normlab.config import load_yaml
@@ -119,8 +112,6 @@ def task_of(data: str | None) -> Any:
         return found
     name, _, rest = data.rstrip(")").partition("(")
     if name.replace("-", "_") not in TASKS and ("." in data or "/" in data):
-        raise InputError(
-            f"the data file {data!r} does not exist; give a text file, or a task: {', '.join(comparable())}"
-        )
+        raise InputError(f"the data file {data!r} does not exist; give a text file, or a task: {', '.join(TASKS)}")
     pairs = (item.partition("=") for item in rest.split(",") if item.strip())
     return task(name, **{key.strip(): load_yaml(value) for key, _, value in pairs})

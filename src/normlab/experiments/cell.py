@@ -94,10 +94,9 @@ class CellConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.task.embedding(self.model.dim) is not None:
+        if self.model.tie_embeddings and self.task.embedding(self.model.dim) is not None:
             raise ValueError(
-                f"task: {self.task.name!r} brings its own embedding, which a comparison does not take; "
-                "normlab lengthgen does"
+                f"model.tie_embeddings: {self.task.name!r} brings its own embedding, so this must be false"
             )
         if self.model.vocab_size < self.task.vocab_size:
             raise ValueError(
@@ -240,7 +239,11 @@ def _context_free(task: str, count: int, size: int, length: int) -> float:
 def build(config: CellConfig, *, device: str = "cpu") -> Transformer:
     """The model as it is before the first step. Same seed, same shapes: the same branches where the init agrees."""
     torch.manual_seed(config.train.seed)
-    return Transformer(config.model).to(device)
+    model = Transformer(config.model)
+    own = config.task.embedding(config.model.dim)
+    if own is not None:
+        model.replace_embedding_(own)
+    return model.to(device)
 
 
 def prepare(folder: str | Path, config: CellConfig) -> Path:

@@ -103,6 +103,7 @@ class CompareConfig(Config):
                 depth=depth,
                 heads=self.heads,
                 scheme=parse_scheme(scheme),
+                tie_embeddings=self.task.embedding(self.dim) is None,
             ),
             task=self.task,
             train=TrainConfig(

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
-from torch import nn
 from typing_extensions import Self
 
 from normlab.config import Config as _Config
@@ -76,9 +75,7 @@ def build(config: RunConfig) -> Transformer:
         model = Transformer(config.model)
         own = config.task.embedding(config.model.dim)
         if own is not None:
-            for parameter in own.parameters():
-                nn.init.normal_(parameter, std=config.model.init_std)
-            model.embedding = own  # type: ignore[assignment]
+            model.replace_embedding_(own)
     return model
 
 

@@ -85,7 +85,8 @@ class StabilityConfig(Config):
         scheme, depth, warmup = key
         return CellConfig(
             model=TransformerConfig(
-                vocab_size=self.task.vocab_size, dim=self.dim, depth=depth, heads=self.heads, scheme=parse_scheme(scheme)
+                vocab_size=self.task.vocab_size, dim=self.dim, depth=depth, heads=self.heads, scheme=parse_scheme(scheme),
+                tie_embeddings=self.task.embedding(self.dim) is None,
             ),
             task=self.task,
             train=TrainConfig(

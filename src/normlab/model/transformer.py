@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from normlab.errors import InputError
+from normlab.errors import ConfigError, InputError
 from normlab.model.attention import Attention, Cache, Pass
 from normlab.model.config import TransformerConfig
 from normlab.model.ffn import FeedForward
@@ -75,6 +75,15 @@ class Transformer(nn.Module):
         yield self.embedding.weight.data
         if self.head is not None:
             yield self.head.weight.data
+
+    @torch.no_grad()
+    def replace_embedding_(self, embedding: nn.Module) -> None:
+        """Embed tokens by a module whose `weight` has rows of the width, filled like a table; not with a tied head."""
+        if self.head is None:
+            raise ConfigError("tie_embeddings: a head cannot be tied to an embedding that is no table; give false")
+        nn.init.normal_(cast(Tensor, embedding.weight), std=self.config.init_std)
+        self.embedding = cast(Embedding, embedding)
+        self.scheme.after_step_(self)
 
     def after_step_(self) -> None:
         """Call after each optimizer step; only schemes that constrain the weights (nGPT) do anything."""
@@ -216,7 +225,7 @@ class Transformer(nn.Module):
         query="input". `normlab cost` counts it.
         """
         products = sum(w.numel() for branch in self.branches for w in cast(Branch, branch).matrices().values())
-        products += self.embedding.weight.numel()
+        products += (self.embedding if self.head is None else self.head).weight.numel()
         visible = (length + 1) / 2 if self.config.causal else length
         attention = 2 * self.config.depth * self.config.heads * self.config.size_of_head * visible
         return round(2 * (products + attention) * (3 if training else 1))

@@ -156,7 +156,10 @@ def _threads(x: Tensor) -> int:
 
 @cache
 def _kernels(dtype: torch.dtype) -> Kernels | None:
-    compiler, *own_flags = shlex.split(os.environ.get("CC") or "cc")
+    try:
+        compiler, *own_flags = shlex.split(os.environ.get("CC", "").strip() or "cc")
+    except ValueError:  # a quote that does not end
+        return None
     if dtype not in TYPES or os.name != "posix" or (found := shutil.which(compiler)) is None:
         return None
     # OpenMP's library has the name that torch's own copy has, so both share one pool of threads.

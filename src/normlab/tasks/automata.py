@@ -87,15 +87,20 @@ class Automaton:
     def sample_each(self, lengths: Tensor, generator: torch.Generator) -> Tensor:
         """One accepted string for each length (which must have one), uniform among those of its length; padded with -1."""
         longest = int(lengths.max()) if len(lengths) else 0
-        ahead = torch.stack(self._reach(longest)[: longest + 1])
+        return self._draw(lengths, self._reach(longest)[: longest + 1], generator)
+
+    def _draw(
+        self, lengths: Tensor, reach: list[Tensor], generator: torch.Generator, weights: Tensor | None = None
+    ) -> Tensor:
+        longest, ahead = len(reach) - 1, torch.stack(reach)
         words = torch.full((len(lengths), longest), -1, dtype=torch.int64)
         u = torch.rand(len(lengths), longest, generator=generator, dtype=torch.float64)
         state = torch.full((len(lengths),), self.start, dtype=torch.int64)
         for t in range(longest):
             on = (lengths > t).nonzero().squeeze(-1)
             after = self.step[state[on]]
-            mass = ahead[(lengths[on] - t - 1).unsqueeze(-1), after.clamp_min(0)]
-            total = torch.where(after == DEAD, 0.0, mass).cumsum(-1)
+            mass = torch.where(after == DEAD, 0.0, ahead[(lengths[on] - t - 1).unsqueeze(-1), after.clamp_min(0)])
+            total = (mass if weights is None else mass * weights[state[on], :-1]).cumsum(-1)
             words[on, t] = torch.searchsorted(total, u[on, t : t + 1] * total[:, -1:], right=True).squeeze(-1)
             state[on] = self.step[state[on], words[on, t]]
         return words
@@ -106,26 +111,15 @@ class Automaton:
         `weights` is [states, symbols + 1]; the last column weighs stopping. No string is ever rejected: the path is
         drawn with the total weight of what remains possible after each symbol.
         """
-        ahead = self._reach(length, weights)
-        if not ahead[length][self.start] > 0:
+        reach = self._reach(length, weights)[: length + 1]
+        if not reach[length][self.start] > 0:
             known = self.lengths(length + 8)
             near = min(known, key=lambda n: abs(n - length)) if known else None
             raise InputError(
                 f"no accepted string has length {length}"
                 + (f"; the nearest length that has one is {near}" if near is not None else "; the language is empty")
             )
-        words = torch.empty(count, length, dtype=torch.int64)
-        u = torch.rand(count, length, generator=generator, dtype=torch.float64)
-        state = torch.full((count,), self.start, dtype=torch.int64)
-        for t in range(length):
-            after = self.step[state]
-            mass = torch.where(after == DEAD, 0.0, ahead[length - t - 1][after.clamp_min(0)])
-            if weights is not None:
-                mass = mass * weights[state, :-1]
-            total = mass.cumsum(-1)
-            words[:, t] = torch.searchsorted(total, u[:, t : t + 1] * total[:, -1:], right=True).squeeze(-1)
-            state = self.step[state, words[:, t]]
-        return words
+        return self._draw(torch.full((count,), length), reach, generator, weights)
 
     @cached_property
     def _uniform_reach(self) -> list[Tensor]:
