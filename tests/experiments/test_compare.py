@@ -69,6 +69,22 @@ def test_another_request_in_the_same_folder(done):
         compare(request(tokens=640), Sweep(done[0], Here(), quiet=True))
 
 
+def test_a_comparison_grows(tmp_path):
+    """More seeds, schemes and depths: what is there is kept, and the whole equals a comparison that asked for all at once."""
+    small, large = {"schemes": ("pre_norm",), "seeds": 1}, {"schemes": ("peri_norm", "pre_norm"), "seeds": 2}
+    compare(request(**small), Sweep(tmp_path / "grown", Here(), quiet=True))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("grown/*/summary.json")}
+    grown = compare(request(**large, depths=(2, 1)), Sweep(tmp_path / "grown", Here(), quiet=True))
+    assert before
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    whole = compare(request(**large, depths=(2, 1)), Sweep(tmp_path / "whole", Here(), quiet=True))
+    assert {c["cell"]: c["loss"] for c in grown["cells"]} == {c["cell"]: c["loss"] for c in whole["cells"]}
+    again = compare(request(**large, depths=(2, 1)), Sweep(tmp_path / "grown", Here(), quiet=True))
+    assert json.dumps(again) == json.dumps(grown)
+    with pytest.raises(ConfigError, match=r"seeds was 2, now 1.*schemes, depths and seeds may be added to"):
+        compare(request(**{**large, "seeds": 1}, depths=(2, 1)), Sweep(tmp_path / "grown", Here(), quiet=True))
+
+
 def test_the_grid_grows_where_its_end_is_best(tmp_path):
     result = compare(request(lrs=(1e-6, 2e-6), seeds=1, schemes=("pre_norm",)), Sweep(tmp_path, Here(), quiet=True))
     (row,) = result["settings"][0]["schemes"]

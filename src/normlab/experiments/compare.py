@@ -34,6 +34,7 @@ from normlab.training.loop import AverageConfig
 
 DEFAULT_SCHEMES = ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res")
 DEFAULT_BUDGET = "10m"
+GROWS = ("schemes", "depths", "seeds")  # what a comparison that is there can be asked to do more of
 PARALLEL = 0.85  # two cells on two cores share caches and memory: each runs a little slower than alone
 
 
@@ -155,7 +156,9 @@ def compare(config: CompareConfig, sweep: Sweep) -> dict[str, Any]:
     for scheme, depth in itertools.product(config.schemes, config.depths):
         config.cell(scheme, depth, lr=config.lrs[0], seed=0, steps=10)  # what cannot be built leaves no sweep behind
     request = config.to_dict()
-    settled = sweep.settle("compare", request, lambda: {"steps": settle_steps(config, workers=_workers(sweep))})
+    settled = sweep.settle(
+        "compare", request, lambda: {"steps": settle_steps(config, workers=_workers(sweep))}, grows=GROWS
+    )
     steps = settled["steps"]
     for round_ in range(config.extend + 1):
         grid = dict(_grids(config, sweep, round_))

@@ -90,21 +90,28 @@ class Sweep:
     quiet: bool = False
     failures: dict[str, str] = field(default_factory=dict)
 
-    def settle(self, kind: str, request: Mapping[str, Any], decide: Any) -> dict[str, Any]:
+    def settle(
+        self, kind: str, request: Mapping[str, Any], decide: Any, *, grows: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """What follows from the request: `decide()` the first time, as it is written in the folder ever after.
 
-        A time budget is turned into steps by measuring this machine; a second run must not measure again.
+        A time budget is turned into steps by measuring this machine; a second run must not measure again. In the keys
+        that it `grows` by, a later request may ask for more than the folder holds, in any order; never for less.
         """
         path = self.folder / "sweep.json"
         if path.exists():
             there = read_sweep(self.folder)
-            if there["kind"] != kind or there["request"] != json.loads(json.dumps(request)):
-                was, now = there["request"], dict(request)
-                changed = [f"{k} was {was.get(k)!r}, now {now.get(k)!r}" for k in now if was.get(k) != _plain(now[k])]
+            was, now = there["request"], _plain(request)
+            changed = [k for k in now if was.get(k) != now[k] and not (k in grows and _covers(now[k], was.get(k)))]
+            if there["kind"] != kind or changed:
+                words = [f"{key} was {was.get(key)!r}, now {now[key]!r}" for key in changed]
                 raise ConfigError(
-                    f"{str(self.folder)!r} holds another {there['kind']} sweep ({'; '.join(changed[:3]) or 'its kind'}); "
-                    "repeat its options to continue it, or give another --out"
+                    f"{str(self.folder)!r} holds another {there['kind']} sweep ({'; '.join(words[:3]) or 'its kind'}); "
+                    f"repeat its options to continue it{_may_grow(grows)}, or give another --out"
                 )
+            if was != now:
+                with cells.locked(self.folder, wait=0):
+                    write_json(path, {**there, "request": now})
             return there["settled"]
         settled = decide()
         body = {"format": FORMAT, "kind": kind, "normlab": normlab.__version__, "request": request, "settled": settled}
@@ -187,6 +194,16 @@ def read_all(folders: Sequence[str | Path]) -> list[Cell]:
         for cell in read_cells(folder):
             found.setdefault((cell.name, cell.config.to_json()), cell)
     return list(found.values())
+
+
+def _covers(now: Any, was: Any) -> bool:
+    if isinstance(was, list):
+        return all(item in now for item in was)
+    return was is not None and now >= was
+
+
+def _may_grow(keys: Sequence[str]) -> str:
+    return f" ({', '.join(keys[:-1])} and {keys[-1]} may be added to)" if keys else ""
 
 
 def _plain(value: Any) -> Any:
