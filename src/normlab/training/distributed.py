@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from normlab.errors import ConfigError
 from normlab.tasks import IGNORE, Batch
 from normlab.training import checkpoint, optim
-from normlab.training.loop import Trainer, cross_entropy
+from normlab.training.loop import Evaluate, Trainer, cross_entropy
 from normlab.training.record import Log
 
 Strategy = Literal["ddp", "fsdp"]
@@ -96,6 +96,8 @@ class Distributed(Trainer):
                 f"batch: {self.config.batch} sequences do not divide among {group.world} processes; "
                 f"take a multiple of {group.world}"
             )
+        if strategy == "fsdp" and self.evaluate is not None:
+            self.evaluate = _resharding(self.evaluate)
         self.quiet = self.quiet or not group.main
         self._share = 1.0
         # The bare model stays what the optimizer, the averages and the checkpoint see; DDP only runs the forward pass.
@@ -174,6 +176,18 @@ class Distributed(Trainer):
         self.step, self.last = found.step, found.state["last"]
         self.high, self.seconds = found.state["high"], found.state["seconds"]
         self.log.cut(found.state["log"])
+
+
+def _resharding(evaluate: Evaluate) -> Evaluate:
+    """FSDP2 keeps the model's own weights gathered after a pass without backward: averages put into the shards would
+    not be seen by the next one."""
+
+    def scored(model: nn.Module) -> dict[str, Any]:
+        found = evaluate(model)
+        cast(Any, model).reshard()
+        return found
+
+    return scored
 
 
 class _NoLog(Log):
