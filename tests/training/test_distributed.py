@@ -27,21 +27,31 @@ def config(scheme):
         model=TransformerConfig(vocab_size=job.vocab_size, dim=16, depth=2, heads=2, scheme=scheme),
         task=job,
         train=TrainConfig(
-            steps=STEPS, batch=4, length=8, lr=3e-3, schedule=Schedule(warmup=2), log_every=1, checkpoint_every=HALF,
+            steps=STEPS,
+            batch=4,
+            length=8,
+            lr=3e-3,
+            schedule=Schedule(warmup=2),
+            log_every=1,
+            checkpoint_every=HALF,
             average=AverageConfig(every=2),
         ),  # fmt: skip
         measure=MeasureConfig(validations=2, curve_sequences=8, sequences=8, layers=(), prune=False),
     )
 
 
-def train(path, out, *, processes=1, strategy="ddp"):
+def launch(path, out, *changes, processes=1, strategy="ddp"):
     command = [sys.executable, "-m", "normlab"]
     if processes > 1:
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m", "normlab"]
         command = [sys.executable, "-m", *launcher]
-    command += ["train", str(path), "--out", str(out), "--strategy", strategy, "--device", "cpu", "--json"]
+    command += ["train", str(path), *changes, "--out", str(out), "--strategy", strategy, "--device", "cpu", "--json"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def train(*arguments, **how):
+    done = launch(*arguments, **how)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
@@ -96,3 +106,25 @@ def _go_on(path, root, source, target, **how):
     assert len(losses(root / target)) == STEPS
     assert summary(root / target)["validation"] == pytest.approx(summary(root / source)["validation"], rel=TOLERANCE)
     same_averages(root / source, root / target)
+
+
+@pytest.mark.slow
+def test_bad_use_is_a_sentence_and_leaves_nothing(tmp_path):
+    path, out = tmp_path / "config.yaml", tmp_path / "out"
+    path.write_text(config("pre_norm").to_yaml())
+    sentence = "normlab: batch: 3 sequences do not divide among 2 processes; take a multiple of 2"
+    _refused(launch(path, out, "train.batch=3", processes=2), sentence)
+    assert not out.exists()
+    train(path, out, processes=2)  # the corrected command is no other run
+    _refused(launch(path, out, "train.lr=0.1", processes=2), "holds another run: train.lr is 0.003 there and 0.1 here")
+
+
+def _refused(done, sentence):
+    """Said once by the processes, again at the end of torchrun's own report, whose traceback has no frame of ours."""
+    assert done.returncode == 1
+    assert done.stdout == ""
+    ours, _, report = done.stderr.partition("torch/distributed/elastic")
+    assert ours.count(sentence) == 1
+    assert "Traceback" not in ours
+    assert sentence in report.strip().splitlines()[-2]
+    assert "normlab/" not in report

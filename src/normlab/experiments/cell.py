@@ -104,6 +104,17 @@ class CellConfig(Config):
             )
         return self
 
+    def check(self) -> None:
+        """Draw a sequence of each kind, and raise if there is none, or if it does not fit the model."""
+        length, model = self.train.length, self.model
+        self.task.sample(1, length, torch.Generator())
+        _held_out(self.task, 1, 1, length)
+        if model.positions == "learned" and length > model.max_length:
+            raise ConfigError(
+                f"train.length: {length} is beyond the {model.max_length} learned positions; shorten it, or raise "
+                "model.max_length"
+            )
+
     def validation_steps(self) -> set[int]:
         """Evenly spread, and where a final decay begins: the gap between schemes is followed through it."""
         steps, count, schedule = self.train.steps, self.measure.validations, self.train.schedule
