@@ -44,7 +44,7 @@ def test_one_process_of_torchrun_speaks_and_all_leave_the_sentence(config, tmp_p
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     for rank in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", rank)
-        assert run(["train", str(config), "task.path=nowhere.txt"]) == 2
+        assert run(["train", str(config), "task.path=nowhere.txt", "--out", str(tmp_path / "out")]) == 2
         assert ("cannot read the text file" in capsys.readouterr().err) is (rank == "0")
         left = json.loads((tmp_path / "error.json").read_text())["message"]
         assert left["message"].startswith("normlab: cannot read the text file 'nowhere.txt'")

@@ -35,9 +35,9 @@ def config(scheme):
             log_every=1,
             checkpoint_every=HALF,
             average=AverageConfig(every=2),
-        ),  # fmt: skip
+        ),
         measure=MeasureConfig(validations=2, curve_sequences=8, sequences=8, layers=(), prune=False),
-    )
+    )  # fmt: skip
 
 
 def launch(path, out, *changes, processes=1, strategy="ddp"):
