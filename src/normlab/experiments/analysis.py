@@ -57,7 +57,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
 
 
 def _setting(cell: Cell) -> str:
-    values = cell.config.to_dict()
+    values = {**cell.config.to_dict(), "data": cell.data}
     values["model"].pop("scheme")
     values["train"].pop("lr")
     values["train"].pop("seed")

@@ -28,7 +28,7 @@ import normlab
 from normlab.config import Config
 from normlab.errors import ConfigError, InputError
 from normlab.experiments import memory
-from normlab.experiments.folder import AnyTask, differences, locked, summary
+from normlab.experiments.folder import AnyTask, check_data, differences, locked, summary
 from normlab.experiments.measures import context_free_loss, layer_measures
 from normlab.files import write_text
 from normlab.model import Transformer, TransformerConfig
@@ -295,6 +295,7 @@ def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu"
         done = summary(folder)
         if done is not None:
             return done
+        check_data(folder.resolve().parent, config.task)
         if threads is not None:
             torch.set_num_threads(threads)
         return CellTrainer(build(config, device=device), config, folder, quiet=quiet).run()

@@ -167,8 +167,12 @@ def compare(config: CompareConfig, sweep: Sweep) -> dict[str, Any]:
     for scheme, depth in itertools.product(config.schemes, config.depths):
         config.cell(scheme, depth, lr=config.lrs[0], seed=0, steps=10)  # what cannot be built leaves no sweep behind
     request = config.to_dict()
-    how = {"workers": _workers(sweep), "device": getattr(sweep.executor, "device", "cpu")}
-    settled = sweep.settle("compare", request, lambda: {"steps": settle_steps(config, **how)}, grows=GROWS)
+    device = getattr(sweep.executor, "device", "cpu")
+
+    def decide() -> dict[str, int]:
+        return {"steps": settle_steps(config, workers=_workers(sweep), device=device)}
+
+    settled = sweep.settle("compare", request, decide, grows=GROWS, task=config.task)
     steps = settled["steps"]
     for round_ in range(config.extend + 1):
         grid = dict(_grids(config, sweep, round_))
