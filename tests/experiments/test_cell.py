@@ -157,3 +157,10 @@ def test_validation_curve_has_the_start_of_the_decay():
     assert max(config.validation_steps()) == 30
     assert config.layer_steps() == {0, 15, 30}
     assert math.isclose(config.train.schedule.factor(15, 30), 1.0)
+
+
+def test_the_loss_at_the_end_is_not_an_earlier_evaluation(tmp_path):
+    found = run_cell(prepare(tmp_path, tiny(train={"evaluate_every": 3})))
+    assert found["validation"] == found["weights"]["raw"]["loss"]
+    first = next(r for r in read_log(tmp_path / "log.jsonl", "evaluation"))
+    assert found["validation"] != first["weights"]["raw"]["loss"]

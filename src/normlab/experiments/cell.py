@@ -35,6 +35,7 @@ from normlab.model import Transformer, TransformerConfig
 from normlab.model.memory import saved_bytes
 from normlab.tasks import Batch, Task, Text, from_dict
 from normlab.training import TrainConfig, Trainer
+from normlab.training.loop import WEIGHTS
 
 FORMAT = 1
 HELD_OUT_SEED = 271828  # the same held-out windows for every scheme, learning rate and seed
@@ -193,7 +194,7 @@ class CellTrainer(Trainer):
         step = self.median_step()
         batch = self.task.sample(train.batch, train.length, torch.Generator().manual_seed(0))
         return {
-            "validation": self._ends[0],  # of the raw weights, which are scored first
+            "validation": self.validation,
             "context_free_loss": context_free_loss(self.held_out),
             "tokens": tokens * self.step,
             "tokens_per_second": tokens / step if step else None,
@@ -204,6 +205,11 @@ class CellTrainer(Trainer):
             "activation_bytes": saved_bytes(lambda: self._loss(model, self._to_device(batch)), model.parameters()),
             "peak_bytes": memory.peak(self.device),
         }
+
+    @property
+    def validation(self) -> float:
+        """At the end, of the raw weights, which are scored first; there are earlier scores with `evaluate_every`."""
+        return self._ends[-len(WEIGHTS)]
 
     def median_step(self) -> float | None:
         return statistics.median(self._durations) if self._durations else None

@@ -19,7 +19,7 @@ class DistributedCell(Distributed, CellTrainer):
         tokens = train.batch * train.length * train.accumulate
         seconds = self.median_step()
         return {
-            "validation": self._ends[0],
+            "validation": self.validation,
             "tokens": tokens * self.step,
             "tokens_per_second": tokens / seconds if seconds else None,
             "parameters": self.transformer.num_parameters(),
