@@ -55,6 +55,8 @@ def show(result: dict[str, Any], page: Path) -> None:
     from normlab.report import console, table
 
     screen = console()
+    for note in result["notes"]:
+        screen.print(note, style="yellow", markup=False)
     for sentence in result["statements"]:
         screen.print(sentence, markup=False)
     screen.print(table(summary_rows(result)))

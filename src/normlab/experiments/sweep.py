@@ -187,6 +187,24 @@ def read_cells(folder: str | Path) -> list[Cell]:
     return [found for path in folders if (found := read_cell(path)) is not None]
 
 
+def unfinished(folder: str | Path, *, least: int) -> list[str]:
+    """A sentence if runs have not ended, or fewer than the `least` number that the request needs are there."""
+    begun = [path.parent for path in Path(folder).glob("*/config.yaml")]
+    left = [path for path in begun if cells.summary(path) is None]
+    done = len(begun) - len(left)
+    if not left and done >= least:
+        return []
+    broken = sorted(path for path in left if (path / "failure.json").exists())
+    why = ""
+    if broken:
+        error = json.loads((broken[0] / "failure.json").read_text(encoding="utf-8"))["error"]
+        why = f"; {len(broken)} failed, {broken[0].name!r} because {error}"
+    return [
+        f"{str(folder)!r} is not finished: {done} of {max(least, len(begun))} or more runs have ended{why}. What follows is "
+        "from those alone; run its command again to go on."
+    ]
+
+
 def read_all(folders: Sequence[str | Path]) -> list[Cell]:
     """Of several sweeps; a cell that is in two of them counts once."""
     found: dict[tuple[str, str], Cell] = {}
