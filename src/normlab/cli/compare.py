@@ -11,6 +11,7 @@ from normlab.cli import _sweeps as sweeps
 from normlab.cli._options import Device, Json
 
 # Columns that only the page has room for.
+FEW = 8  # schemes; of more, the page and tables.md have the sentences
 PAGE_ONLY = ("parameters", "MFLOP/token")
 
 
@@ -66,8 +67,9 @@ def show(result: dict[str, Any], page: Path) -> None:
             screen.print(sentence, markup=False)
         rows = summary_rows(setting)
         screen.print(table(rows, columns=[name for name in rows[0] if name not in PAGE_ONLY]))
-        for sentence in setting["statements"].values():
-            screen.print(f"- {sentence}", markup=False)
+        if len(rows) <= FEW:
+            for sentence in setting["statements"].values():
+                screen.print(f"- {sentence}", markup=False)
         for claim in setting["claims"]:
             mean = "" if claim["mean"] is None else f" ({claim['mean']:+.3g}, n = {claim['n']})"
             screen.print(f"{claim['verdict']:>9}: {claim['claim']}{mean}", markup=False)
