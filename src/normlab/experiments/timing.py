@@ -29,12 +29,13 @@ FILE = "cost.json"
 def time_beside(cell: CellConfig, *, device: str = "cpu", rounds: int = ROUNDS) -> dict[str, Any]:
     """Seconds of a step of this cell and of the same cell with `pre_norm`, round by round; the first is not counted."""
     reference = cell.replace(model=cell.model.replace(scheme=scheme(REFERENCE)))
-    pair = [CellTrainer(build(c, device=device), c, Path(".")) for c in (cell, reference)]  # nothing is written
-    times: list[list[float]] = [[], []]
+    cells = [cell] if cell.model == reference.model else [cell, reference]
+    pair = [CellTrainer(build(c, device=device), c, Path(".")) for c in cells]  # nothing is written
+    times: list[list[float]] = [[] for _ in pair]
     for turn in range(rounds + 1):
-        for which in (0, 1) if turn % 2 else (1, 0):  # neither is always the one that comes second
+        for which in range(len(pair))[:: 1 if turn % 2 else -1]:  # neither is always the one that comes second
             times[which].append(_seconds(pair[which]))
-    return {"seconds": times[0][1:], "reference": times[1][1:]}
+    return {"seconds": times[0][1:], "reference": times[-1][1:]}
 
 
 def _seconds(trainer: CellTrainer) -> float:
