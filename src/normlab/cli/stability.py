@@ -10,6 +10,8 @@ import typer
 from normlab.cli import _sweeps as sweeps
 from normlab.cli._options import Device, Json
 
+PAGE_ONLY = ("unstable from", "gradient spikes")
+
 
 def register(app: typer.Typer) -> None:
     @app.command()
@@ -59,7 +61,8 @@ def show(result: dict[str, Any], page: Path) -> None:
         screen.print(note, style="yellow", markup=False)
     for sentence in result["statements"]:
         screen.print(sentence, markup=False)
-    screen.print(table(summary_rows(result)))
+    rows = summary_rows(result)
+    screen.print(table(rows, columns=[name for name in rows[0] if name not in PAGE_ONLY]))
     for claim in result["claims"]:
         mean = "no seed" if claim["mean"] is None else f"{claim['mean']:+.3g} {claim['number']}, n = {claim['n']}"
         why = f"; {claim['reason']}" if claim["reason"] else ""
