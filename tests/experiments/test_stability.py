@@ -165,6 +165,14 @@ def test_maps_of_different_models_do_not_mix(tmp_path):
     assert merged["notes"] == []
 
 
+@pytest.mark.parametrize(("edges", "tried"), [("learning", {1e-2, 10.0}), ("stable", {1e-2, 0.316, 10.0})])
+def test_one_edge_can_be_asked_for(edges, tried, tmp_path):
+    """Between 0.01 and 10 lies where no_norm stops being stable; nothing learns at 0.01, so that edge is not there."""
+    asked = request(schemes=("no_norm",), warmups=(0,), lrs=(1e-2, 10.0), factor=40.0, edges=edges)
+    result = stability(asked, Sweep(tmp_path, Here(), quiet=True))
+    assert {cell["lr"] for cell in result["cells"]} == tried
+
+
 def test_an_unfinished_map_says_so(tmp_path):
     stability(request(schemes=("pre_norm",), lrs=(1e-2, 1e-1), factor=1e9), Sweep(tmp_path, Here(), quiet=True))
     sweep = json.loads((tmp_path / "sweep.json").read_text())

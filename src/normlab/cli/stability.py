@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
         warmups: Annotated[str, typer.Option(help="Steps of warm-up, with commas.")] = "0,10,30",
         lrs: Annotated[str, typer.Option(help="The first, coarse grid of learning rates.")] = "1e-3,1e-2,1e-1",
         factor: Annotated[float, typer.Option(help="How closely the edges are bracketed.")] = 1.5,
+        edges: Annotated[str, typer.Option(help="both, stable or learning: which edges are looked for.")] = "both",
         seeds: Annotated[int, typer.Option(help="Seeds of each point; it is stable if all are.")] = 1,
         batch: sweeps.Batch = 8,
         length: sweeps.Length = 64,
@@ -42,7 +43,8 @@ def register(app: typer.Typer) -> None:
 
         config = StabilityConfig(
             schemes=sweeps.split_schemes(schemes), steps=steps, warmups=sweeps.numbers(warmups, int, "--warmups"),
-            lrs=sweeps.numbers(lrs, float, "--lrs"), seeds=seeds, factor=factor, clip=clip or None,
+            lrs=sweeps.numbers(lrs, float, "--lrs"), seeds=seeds, factor=factor, edges=edges,  # type: ignore[arg-type]
+            clip=clip or None,
             **sweeps.shape(depth, dim, heads, batch, length, data),
         ).check()  # fmt: skip
         result = sweeps.carry_out(

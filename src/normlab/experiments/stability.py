@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from typing_extensions import Self
@@ -47,6 +47,7 @@ class StabilityConfig(Config):
     lrs: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
     seeds: int = Field(default=1, ge=1)
     factor: float = Field(default=1.5, gt=1, description="how closely the edge is bracketed: unstable / stable rate")
+    edges: Literal["both", "stable", "learning"] = Field(default="both", description="which ones are looked for")
     clip: float | None = Field(default=1.0, gt=0)
 
     @field_validator("schemes")
@@ -162,9 +163,12 @@ def next_rates(config: StabilityConfig, cells: Iterable[tuple[Key, Cell]]) -> di
         lr, word = cell.config.train.lr, verdict(cell)
         stable[key][lr] = stable[key].get(lr, True) and is_stable(word)
         learned[key][lr] = learned[key].get(lr, True) and word == "stable"
-    found = {
-        key: {next_rate(stable[key], config.factor), next_learning_rate(learned[key], config.factor)} for key in stable
-    }
+    found: dict[Key, set[float | None]] = {key: set() for key in stable}
+    for key, rates in found.items():
+        if config.edges != "learning":
+            rates.add(next_rate(stable[key], config.factor))
+        if config.edges != "stable":
+            rates.add(next_learning_rate(learned[key], config.factor))
     return {key: sorted(rate for rate in rates if rate is not None) for key, rates in found.items()}
 
 

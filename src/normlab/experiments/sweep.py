@@ -102,9 +102,11 @@ class Sweep:
         if path.exists():
             there = read_sweep(self.folder)
             was, now = there["request"], _plain(request)
-            changed = [k for k in now if was.get(k) != now[k] and not (k in grows and _covers(now[k], was.get(k)))]
+            # What an older version did not ask about cannot have changed.
+            known = [key for key in now if key in was]
+            changed = [k for k in known if was[k] != now[k] and not (k in grows and _covers(now[k], was[k]))]
             if there["kind"] != kind or changed:
-                words = [f"{key} was {was.get(key)!r}, now {now[key]!r}" for key in changed]
+                words = [f"{key} was {was[key]!r}, now {now[key]!r}" for key in changed]
                 raise ConfigError(
                     f"{str(self.folder)!r} holds another {there['kind']} sweep ({'; '.join(words[:3]) or 'its kind'}); "
                     f"repeat its options to continue it{_may_grow(grows)}, or give another --out"
@@ -217,7 +219,7 @@ def read_all(folders: Sequence[str | Path]) -> list[Cell]:
 def _covers(now: Any, was: Any) -> bool:
     if isinstance(was, list):
         return all(item in now for item in was)
-    return was is not None and now >= was
+    return now >= was
 
 
 def _may_grow(keys: Sequence[str]) -> str:
