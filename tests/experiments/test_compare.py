@@ -8,7 +8,7 @@ from tiny import Here
 from normlab.errors import ConfigError
 from normlab.experiments import compare as module
 from normlab.experiments.analysis import best_rate, label
-from normlab.experiments.cell import MeasureConfig
+from normlab.experiments.cell import MeasureConfig, build
 from normlab.experiments.compare import CompareConfig, compare, parse_scheme, seconds, settle_steps
 from normlab.experiments.compare_page import build as build_page
 from normlab.experiments.compare_page import names_of
@@ -161,7 +161,7 @@ def test_schemes_with_options():
         parse_scheme("block_attn_res(blocks)")
 
 
-def test_budgets(monkeypatch):
+def test_budgets():
     assert [seconds(t) for t in ("90", "90s", "10m", "1.5h")] == [90, 90, 600, 5400]
     with pytest.raises(ConfigError, match="written like 90s, 10m or 2h"):
         seconds("ten minutes")
@@ -169,21 +169,81 @@ def test_budgets(monkeypatch):
         settle_steps(request(tokens=31), workers=1)
     with pytest.raises(ConfigError, match="either tokens"):
         request(budget="1m")
-    passes = request().measure.passes(2) / (3 * 4)  # steps' worth of forward passes, at batch 4
-    monkeypatch.setattr(module, "time_steps", lambda config: {("pre_norm", 2): 0.25, ("block_attn_res", 2): 0.25})
-    per_step, fixed = 8 * 0.25, 8 * 0.25 * passes
-    assert settle_steps(request(tokens=None, budget="2m"), workers=1) == int((120 - fixed) / per_step)
-    assert settle_steps(request(tokens=None, budget="2m"), workers=2) == int((240 * module.PARALLEL - fixed) / per_step)
-    need = f"{fixed + per_step:.0f}"
+
+
+STEP = {("pre_norm", 2): 0.25, ("block_attn_res", 2): 0.5}  # seconds
+
+
+def plain(monkeypatch, times=STEP):
+    """Nothing but steps takes time: walls can be counted by hand."""
+    for name, value in {"START": 0.0, "CELL": 0.0, "FORWARD": 0.0, "REPEATS": -1, "PARALLEL": 1.0}.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module, "time_steps", lambda config, device: times)
+
+
+@pytest.mark.parametrize(
+    ("workers", "per_step"),
+    [
+        (1, 4 * 0.25 + 4 * 0.5),  # two rates, one wider, one more seed: four cells of each scheme
+        (2, (0.25 + 0.5) + 0.5 + 0.5),  # a short and a long one each, then one each, twice
+        (8, 3 * 0.5),  # a phase takes as long as its longest cell
+        (64, 3 * 0.5),
+    ],
+)
+def test_phases_come_one_after_the_other(workers, per_step, monkeypatch):
+    plain(monkeypatch)
+    config = request(tokens=None, budget="2m")
+    assert module.total_seconds(config, STEP, 10, workers=workers) == pytest.approx(10 * per_step)
+    assert settle_steps(config, workers=workers) == int(120 / per_step)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8, 64])
+def test_a_budget_is_kept_with_any_number_of_workers(workers, monkeypatch):
+    monkeypatch.setattr(module, "time_steps", lambda config, device: STEP)
+    for changes in ({}, {"measure": None}, {"seeds": 30}, {"lrs": (1e-3,)}, {"extend": 0, "seeds": 1}):
+        config = request(tokens=None, budget="10m", **changes)
+        steps = settle_steps(config, workers=workers)
+        # Sizes that suit the length of the runs have a least: a few steps do not make measuring free.
+        now, more = (module.total_seconds(config, STEP, n, workers=workers) for n in (steps, steps + 1))
+        assert now <= 600 < more
+        phases = 2 if config.seeds > 1 else 1
+        assert now >= module.START + phases * steps * 0.5  # no number of workers makes one cell faster
+
+
+def test_workers_start_once(monkeypatch):
+    plain(monkeypatch)
+    monkeypatch.setattr(module, "START", 7.0)
+    wall = {n: module.total_seconds(request(), STEP, 10, workers=n) for n in (1, 2, 8)}
+    assert wall == pytest.approx({1: 37, 2: 7 + 17.5, 8: 7 + 15})
+    # More seeds than rates: four more workers start with the second phase, and the first four take 2.5 + 5 + 5 meanwhile.
+    assert module.total_seconds(request(seeds=9, extend=0), STEP, 10, workers=8) == pytest.approx(7 + 5 + 12.5)
+
+
+@pytest.mark.parametrize("budget", ["0.1s", "3s"])
+def test_a_budget_that_is_too_small_says_what_it_takes(budget, monkeypatch):
+    monkeypatch.setattr(module, "time_steps", lambda config, device: dict.fromkeys(STEP, 1e-3))
     with pytest.raises(
-        ConfigError, match=rf"budget: 5s is too small for one step of each of the 8 runs .* about {need} s"
-    ):
-        settle_steps(request(tokens=None, budget="5s"), workers=1)
-    # Sizes that suit the length of the runs have a least: a few steps do not make measuring free.
-    config = request(tokens=None, budget="10m", measure=None)
-    steps = settle_steps(config, workers=1)
-    times = module.time_steps(config)
-    assert module.total_seconds(config, times, steps) <= 600 < module.total_seconds(config, times, steps + 1)
+        ConfigError, match=rf"budget: {budget} is too small for one step of each of the 8 runs .* about \d+ s here"
+    ) as caught:
+        settle_steps(request(tokens=None, budget=budget), workers=64)
+    assert "about 0 s" not in str(caught.value)
+    assert settle_steps(request(tokens=None, budget="7s"), workers=64) > 1
+
+
+def test_steps_are_timed_on_the_device_of_the_sweep(monkeypatch, tmp_path):
+    class Elsewhere(Here):
+        device, at_once, workers = "meta", 3, 9
+
+    seen = []
+    monkeypatch.setattr(module, "build", lambda cell, device: seen.append(device) or build(cell, device="cpu"))
+    monkeypatch.setattr(module, "total_seconds", lambda *a, workers: seen.append(workers) or a[2] * 10.0)
+    compare(request(tokens=None, budget="100s", lrs=(1e-3,), seeds=1), Sweep(tmp_path, Elsewhere(), quiet=True))
+    assert set(seen) == {"meta", 3}
+    assert settled(tmp_path)["steps"] == 10
+
+
+def settled(folder):
+    return json.loads((folder / "sweep.json").read_text())["settled"]
 
 
 def test_time_budget_is_measured():

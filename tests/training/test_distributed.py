@@ -7,11 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from normlab.experiments.cell import CellConfig, MeasureConfig, summary
 from normlab.model import TransformerConfig
 from normlab.tasks import task
-from normlab.training import Schedule, TrainConfig
+from normlab.training import Schedule, TrainConfig, checkpoint
+from normlab.training.loop import WEIGHTS, AverageConfig
 from normlab.training.record import read_log
 
 # One float32 step reorders sums; Adam's first steps divide by small second moments, which lets that grow a little.
@@ -25,22 +27,49 @@ def config(scheme):
         model=TransformerConfig(vocab_size=job.vocab_size, dim=16, depth=2, heads=2, scheme=scheme),
         task=job,
         train=TrainConfig(
-            steps=STEPS, batch=4, length=8, lr=3e-3, schedule=Schedule(warmup=2), log_every=1, checkpoint_every=HALF
+            steps=STEPS,
+            batch=4,
+            length=8,
+            lr=3e-3,
+            schedule=Schedule(warmup=2),
+            log_every=1,
+            checkpoint_every=HALF,
+            average=AverageConfig(every=2),
         ),
         measure=MeasureConfig(validations=2, curve_sequences=8, sequences=8, layers=(), prune=False),
-    )
+    )  # fmt: skip
 
 
-def train(path, out, *, processes=1, strategy="ddp"):
+def launch(path, out, *changes, processes=1, strategy="ddp"):
     command = [sys.executable, "-m", "normlab"]
     if processes > 1:
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m", "normlab"]
         command = [sys.executable, "-m", *launcher]
-    command += ["train", str(path), "--out", str(out), "--strategy", strategy, "--device", "cpu", "--json"]
+    command += ["train", str(path), *changes, "--out", str(out), "--strategy", strategy, "--device", "cpu", "--json"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def train(*arguments, **how):
+    done = launch(*arguments, **how)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
+
+
+def scored(out):
+    return [summary(out)["weights"][kind]["loss"] for kind in WEIGHTS]
+
+
+def averages(out):
+    return checkpoint.latest(out / "checkpoint").group("average")
+
+
+def same_averages(one, two):
+    a, b = averages(one), averages(two)
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+    assert scored(one) == pytest.approx(scored(two), rel=TOLERANCE)
 
 
 def losses(out):
@@ -60,6 +89,8 @@ def test_two_processes_train_as_one(scheme, strategy, tmp_path):
     assert together["validation"] == pytest.approx(alone["validation"], rel=TOLERANCE)
     norms = [[r["grad_norm"] for r in read_log(tmp_path / n / "log.jsonl", "train")] for n in ("one", "two")]
     assert norms[0] == pytest.approx(norms[1], rel=20 * TOLERANCE)
+    assert len({round(loss, 4) for loss in scored(tmp_path / "one")}) == len(WEIGHTS)  # the averages moved, and differ
+    same_averages(tmp_path / "one", tmp_path / "two")
     _go_on(path, tmp_path, "two", "one again", processes=1)
     _go_on(path, tmp_path, "one", "two again", processes=2, strategy=strategy)
 
@@ -74,3 +105,26 @@ def _go_on(path, root, source, target, **how):
     assert losses(root / target) == pytest.approx(losses(root / source), rel=TOLERANCE)
     assert len(losses(root / target)) == STEPS
     assert summary(root / target)["validation"] == pytest.approx(summary(root / source)["validation"], rel=TOLERANCE)
+    same_averages(root / source, root / target)
+
+
+@pytest.mark.slow
+def test_bad_use_is_a_sentence_and_leaves_nothing(tmp_path):
+    path, out = tmp_path / "config.yaml", tmp_path / "out"
+    path.write_text(config("pre_norm").to_yaml())
+    sentence = "normlab: batch: 3 sequences do not divide among 2 processes; take a multiple of 2"
+    _refused(launch(path, out, "train.batch=3", processes=2), sentence)
+    assert not out.exists()
+    train(path, out, processes=2)  # the corrected command is no other run
+    _refused(launch(path, out, "train.lr=0.1", processes=2), "holds another run: train.lr is 0.003 there and 0.1 here")
+
+
+def _refused(done, sentence):
+    """Said once by the processes, again at the end of torchrun's own report, whose traceback has no frame of ours."""
+    assert done.returncode == 1
+    assert done.stdout == ""
+    ours, _, report = done.stderr.partition("torch/distributed/elastic")
+    assert ours.count(sentence) == 1
+    assert "Traceback" not in ours
+    assert sentence in report.strip().splitlines()[-2]
+    assert "normlab/" not in report

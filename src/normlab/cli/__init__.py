@@ -6,10 +6,14 @@ heavy inside the function that runs, so that `normlab --help` never loads torch.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
 import pkgutil
 import sys
+import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -68,11 +72,22 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:  # `normlab ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (NormlabError, OSError) as error:  # OSError: a full disk, a folder that may not be written
-        typer.echo(f"normlab: {error}", err=True)
+        _say(str(error))
         return 2
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
-        typer.echo("normlab: this does not fit into memory; take a smaller model or shorter sequences", err=True)
+        _say("this does not fit into memory; take a smaller model or shorter sequences")
         return 2
     return 0
+
+
+def _say(sentence: str) -> None:
+    """On stderr. Under torchrun once a machine; torchrun ends with a long report of its own and repeats what it finds
+    in the error file there."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        typer.echo(f"normlab: {sentence}", err=True)
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with contextlib.suppress(OSError):
+            said = {"message": f"normlab: {sentence}", "extraInfo": {"timestamp": str(int(time.time()))}}
+            Path(path).write_text(json.dumps({"message": said}))

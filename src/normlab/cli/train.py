@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
         """Train one model. Under torchrun the processes share each batch: torchrun --nproc-per-node 2 -m normlab train ..."""
         from normlab.errors import ConfigError, canonical, unknown
         from normlab.experiments.cell import CellConfig, prepare, run_cell
+        from normlab.experiments.train import check, train_distributed
         from normlab.training.distributed import launched
 
         cell = CellConfig.from_file(config).override(overrides or [])
@@ -31,10 +32,9 @@ def register(app: typer.Typer) -> None:
             raise ConfigError(unknown("strategy", strategy, ["ddp", "fsdp"]))
         place = pick_device(device)
         if launched():
-            from normlab.experiments.train import train_distributed
-
             found = train_distributed(cell, out, strategy=kind, device=place, quiet=json)  # type: ignore[arg-type]
         else:
+            check(cell, out)
             prepare(out, cell)
             found = run_cell(out, threads=None, device=place, quiet=json)
         if found is not None:  # the main process speaks

@@ -65,7 +65,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
 
 
 def _setting(cell: Cell) -> str:
-    return setting_of(cell.config)
+    return f"{setting_of(cell.config)} {cell.data}"
 
 
 def _unique(group: Sequence[Cell]) -> list[Cell]:

@@ -28,7 +28,7 @@ import normlab
 from normlab.config import Config
 from normlab.errors import ConfigError, InputError
 from normlab.experiments import memory
-from normlab.experiments.folder import AnyTask, differences, locked, summary
+from normlab.experiments.folder import AnyTask, check_data, differences, locked, summary
 from normlab.experiments.measures import context_free_loss, layer_measures
 from normlab.files import write_text
 from normlab.model import Transformer, TransformerConfig
@@ -103,6 +103,17 @@ class CellConfig(Config):
                 f"model.vocab_size: {self.model.vocab_size} is less than the {self.task.vocab_size} tokens of the task"
             )
         return self
+
+    def check(self) -> None:
+        """Draw a sequence of each kind, and raise if there is none, or if it does not fit the model."""
+        length, model = self.train.length, self.model
+        self.task.sample(1, length, torch.Generator())
+        _held_out(self.task, 1, 1, length)
+        if model.positions == "learned" and length > model.max_length:
+            raise ConfigError(
+                f"train.length: {length} is beyond the {model.max_length} learned positions; shorten it, or raise "
+                "model.max_length"
+            )
 
     def validation_steps(self) -> set[int]:
         """Evenly spread, and where a final decay begins: the gap between schemes is followed through it."""
@@ -284,6 +295,7 @@ def run_cell(folder: str | Path, *, threads: int | None = 1, device: str = "cpu"
         done = summary(folder)
         if done is not None:
             return done
+        check_data(folder.resolve().parent, config.task)
         if threads is not None:
             torch.set_num_threads(threads)
         return CellTrainer(build(config, device=device), config, folder, quiet=quiet).run()

@@ -9,7 +9,9 @@ scheme alike, by the noise of one seed.
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import math
 import re
 import statistics
 import time
@@ -37,6 +39,10 @@ DEFAULT_SCHEMES = ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_at
 DEFAULT_BUDGET = "10m"
 GROWS = ("schemes", "depths", "seeds")  # what a comparison that is there can be asked to do more of
 PARALLEL = 0.85  # two cells on two cores share caches and memory: each runs a little slower than alone
+START = 4.0  # seconds until a new worker trains: importing torch takes three of them
+CELL = 0.5  # seconds to build a cell and to write its checkpoints
+FORWARD = 0.45  # of a step's time: the forward pass, on the smaller batches of what is measured
+REPEATS = 3  # steps of each scheme that are timed, after one that is not
 
 
 class CompareConfig(Config):
@@ -91,9 +97,14 @@ class CompareConfig(Config):
             pick_baseline([label(parse_scheme(name)) for name in self.schemes], self.baseline)
         return self
 
+    def phases(self) -> list[int]:
+        """How many cells each scheme and depth has at most in what is run one after the other (see `compare`)."""
+        wider = [1] * self.extend if len(self.lrs) > 1 else []
+        return [len(self.lrs), *wider, self.seeds - 1]
+
     def runs(self) -> int:
         """How many cells there are at most."""
-        return self.least_runs() + len(self.schemes) * len(self.depths) * self.extend
+        return len(self.schemes) * len(self.depths) * sum(self.phases())
 
     def least_runs(self) -> int:
         return len(self.schemes) * len(self.depths) * (len(self.lrs) + self.seeds - 1)
@@ -160,9 +171,12 @@ def compare(config: CompareConfig, sweep: Sweep) -> dict[str, Any]:
     for scheme, depth in itertools.product(config.schemes, config.depths):
         config.cell(scheme, depth, lr=config.lrs[0], seed=0, steps=10)  # what cannot be built leaves no sweep behind
     request = config.to_dict()
-    settled = sweep.settle(
-        "compare", request, lambda: {"steps": settle_steps(config, workers=_workers(sweep))}, grows=GROWS
-    )
+    device = getattr(sweep.executor, "device", "cpu")
+
+    def decide() -> dict[str, int]:
+        return {"steps": settle_steps(config, workers=_workers(sweep), device=device)}
+
+    settled = sweep.settle("compare", request, decide, grows=GROWS, task=config.task)
     steps = settled["steps"]
     for round_ in range(config.extend + 1):
         grid = dict(_grids(config, sweep, round_))
@@ -184,7 +198,7 @@ def compare(config: CompareConfig, sweep: Sweep) -> dict[str, Any]:
     timed = [
         (label(parse_scheme(s)), config.cell(s, d, lr=config.lrs[0], seed=0, steps=steps)) for s, d in sorted(chosen)
     ]
-    timing.measure(sweep.folder, timed, device=getattr(sweep.executor, "device", "cpu"), quiet=sweep.quiet)
+    timing.measure(sweep.folder, timed, device=device, quiet=sweep.quiet)
     return from_folders([sweep.folder], baseline=config.baseline)
 
 
@@ -239,10 +253,12 @@ def _by_scheme(config: CompareConfig, sweep: Sweep) -> dict[tuple[str, int], lis
 
 # -- how many steps ---------------------------------------------------------------------------------------------------
 def _workers(sweep: Sweep) -> int:
-    return max(1, getattr(sweep.executor, "workers", 1))
+    """Cells that really run at a time."""
+    executor = sweep.executor
+    return max(1, getattr(executor, "at_once", getattr(executor, "workers", 1)))
 
 
-def settle_steps(config: CompareConfig, *, workers: int) -> int:
+def settle_steps(config: CompareConfig, *, workers: int, device: str = "cpu") -> int:
     per_step = config.batch * config.length
     if config.tokens is not None:
         if config.tokens < per_step:
@@ -250,42 +266,67 @@ def settle_steps(config: CompareConfig, *, workers: int) -> int:
                 f"tokens: {config.tokens} is less than one step of {config.batch} x {config.length} = {per_step} tokens"
             )
         return config.tokens // per_step
-    budget, speed = config.budget or DEFAULT_BUDGET, workers * (PARALLEL if workers > 1 else 1.0)
-    times = time_steps(config)
-    available = seconds(budget) * speed
-    least = total_seconds(config, times, 1)
-    if least > available:
+    budget = config.budget or DEFAULT_BUDGET
+    available, times = seconds(budget), time_steps(config, device)
+
+    def needed(steps: int) -> float:
+        return total_seconds(config, times, steps, workers=workers)
+
+    if needed(1) > available:
         raise ConfigError(
             f"budget: {budget} is too small for one step of each of the {config.runs()} runs and what is measured in them, "
-            f"which takes about {least / speed:.0f} s here; give more time, or fewer schemes, rates or seeds, or a smaller "
-            "model"
+            f"which takes about {math.ceil(needed(1))} s here; give more time, or fewer schemes, rates or seeds, or a "
+            "smaller model"
         )
     low, high = 1, 2
-    while total_seconds(config, times, high) <= available:
+    while needed(high) <= available:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if total_seconds(config, times, middle) <= available else (low, middle)
+        low, high = (middle, high) if needed(middle) <= available else (low, middle)
     return low
 
 
-def total_seconds(config: CompareConfig, times: Mapping[tuple[str, int], float], steps: int) -> float:
-    """Of all runs on one core: their steps, and the forward passes of what is measured (a third of a step's work)."""
-    per_scheme = config.runs() / (len(config.schemes) * len(config.depths))
-    total = 0.0
+def total_seconds(
+    config: CompareConfig, times: Mapping[tuple[str, int], float], steps: int, *, workers: int = 1
+) -> float:
+    """From the timing of steps to the last cell: phases one after the other, each on `workers` processes.
+
+    A cell takes its steps, and the forward passes of what is measured.
+    """
+    alone = []
     for (_, depth), one in times.items():
         measure = config.measure or MeasureConfig.scaled(steps=steps, batch=config.batch, depth=depth)
-        total += per_scheme * one * (steps + measure.passes(depth) / (3 * config.batch))
+        alone.append(CELL + one * (steps + FORWARD * measure.passes(depth) / config.batch))
+    steps_timed = REPEATS + 1 + 2 * (timing.ROUNDS + 1)  # before the runs and, beside the reference's, after them
+    total, started = steps_timed * sum(times.values()), 0
+    for count in config.phases():
+        cells = [one for one in alone for _ in range(count)]
+        used = min(workers, len(cells))
+        total += _makespan(cells, used, started=started)
+        started = max(started, used)
     return total
 
 
-def time_steps(config: CompareConfig) -> dict[tuple[str, int], float]:
-    """Seconds a step of each (scheme, depth), from a few steps on one thread."""
+def _makespan(cells: Sequence[float], workers: int, *, started: int) -> float:
+    """When the last cell ends, if each process takes the next one in line, and the first ones a worker that is there."""
+    if not cells:
+        return 0.0
+    slower = PARALLEL if workers > 1 else 1.0
+    ends = [one / slower + (0.0 if i < started else START) for i, one in enumerate(cells[:workers])]
+    heapq.heapify(ends)
+    for one in cells[workers:]:
+        heapq.heapreplace(ends, ends[0] + one / slower)
+    return max(ends)
+
+
+def time_steps(config: CompareConfig, device: str = "cpu") -> dict[tuple[str, int], float]:
+    """Seconds a step of each (scheme, depth), from a few steps on the device of the sweep, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         return {
-            (scheme, depth): _time_step(config.cell(scheme, depth, lr=1e-4, seed=0, steps=10))
+            (scheme, depth): _time_step(config.cell(scheme, depth, lr=1e-4, seed=0, steps=10), device)
             for depth in config.depths
             for scheme in config.schemes
         }
@@ -293,10 +334,10 @@ def time_steps(config: CompareConfig) -> dict[tuple[str, int], float]:
         torch.set_num_threads(threads)
 
 
-def _time_step(cell: CellConfig, repeats: int = 3) -> float:
-    trainer = CellTrainer(build(cell), cell, Path("."))  # nothing is written: `run` is not called
+def _time_step(cell: CellConfig, device: str) -> float:
+    trainer = CellTrainer(build(cell, device=device), cell, Path("."))  # nothing is written: `run` is not called
     times = []
-    for _ in range(repeats + 1):
+    for _ in range(REPEATS + 1):
         begun = time.perf_counter()
         trainer._one()
         times.append(time.perf_counter() - begun)

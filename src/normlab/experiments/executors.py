@@ -63,6 +63,11 @@ class LocalExecutor:
             )
         self.workers = self.workers or max(1, cores() // self.threads)
 
+    @property
+    def at_once(self) -> int:
+        """Cells that gain nothing from one more: on the CPU, more workers than cores share them."""
+        return min(self.workers, max(1, cores() // self.threads)) if self.device == "cpu" else self.workers
+
     def run(self, folders: Sequence[Path]) -> Iterator[Outcome]:
         waiting = deque(_Job(Path(folder)) for folder in folders)
         running: dict[int, _Job] = {}

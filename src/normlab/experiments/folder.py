@@ -64,6 +64,20 @@ def summary(folder: str | Path) -> dict[str, Any] | None:
         raise InputError(f"{str(path)!r} is damaged ({error}); delete that file to run the cell again") from None
 
 
+def check_data(sweep: Path, task: Task) -> None:
+    """Refuse files that are not what they were when the sweep in this folder began. Older sweeps do not say."""
+    try:
+        began: dict[str, str] = json.loads((sweep / "sweep.json").read_text(encoding="utf-8")).get("data", {})
+    except (FileNotFoundError, json.JSONDecodeError):  # not a sweep, or a damaged one, which `read_sweep` reports
+        return
+    for path, digest in task.files().items() if began else ():
+        if began.get(path, digest) != digest:
+            raise InputError(
+                f"the file {path!r} has changed since the sweep in {str(sweep)!r} began: its runs would be on different "
+                "data; restore the file, or give another --out"
+            )
+
+
 def last_step(folder: Path) -> int:
     """How far the log says the run is; 0 where there is none. Reads the end of the file only: logs are watched."""
     try:

@@ -135,7 +135,8 @@ def stability(config: StabilityConfig, sweep: Sweep) -> dict[str, Any]:
     config.check()
     for key in config.points():
         config.cell(key, config.lrs[0], 0)  # what cannot be built leaves no sweep behind
-    sweep.settle("stability", config.to_dict(), dict, grows=("schemes", "depths", "warmups", "lrs", "seeds"))
+    grows = ("schemes", "depths", "warmups", "lrs", "seeds")
+    sweep.settle("stability", config.to_dict(), dict, grows=grows, task=config.task)
     tried: dict[Key, list[float]] = {key: list(config.lrs) for key in config.points()}
     round_ = 0
     while True:

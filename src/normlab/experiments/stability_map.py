@@ -122,7 +122,7 @@ def analyse(cells: Sequence[Cell], *, notes: Sequence[str] = ()) -> dict[str, An
 
 def _setting(cell: Cell) -> str:
     """What the lines of one map share: all but scheme, depth, warm-up, rate and seed."""
-    values = json.loads(setting_of(cell.config))
+    values = {**json.loads(setting_of(cell.config)), "data": cell.data}
     values["model"].pop("depth")
     values["train"].pop("schedule")
     return json.dumps(values, sort_keys=True)

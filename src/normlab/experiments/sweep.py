@@ -1,6 +1,6 @@
 """A sweep: many cells in one folder, run by an executor, continued by running it again.
 
-    runs/<sweep>/sweep.json         what was asked (kind, request), and what follows from it (settled once)
+    runs/<sweep>/sweep.json         what was asked (kind, request), what follows from it and the files' digests (settled once)
     runs/<sweep>/<cell>/            a cell (see `cell`)
     runs/<sweep>/<cell>/failure.json  why a cell could not run; gone when it does
 
@@ -23,6 +23,7 @@ from normlab.experiments.cell import CellConfig
 from normlab.experiments.folder import last_step
 from normlab.files import write_json
 from normlab.report.terminal import meter
+from normlab.tasks import Task
 from normlab.training.record import read_log
 
 FORMAT = 1
@@ -73,6 +74,12 @@ class Cell:
         """Held-out loss at the end; None where the run diverged."""
         return self.summary.get("validation") if self.status == "finished" else None
 
+    @property
+    def data(self) -> float | None:
+        """Cells that differ here were scored on different data, even if from one path."""
+        found = cells.context_free(self.config, self.summary)
+        return None if found is None else round(found, 6)
+
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         return read_log(self.folder / "log.jsonl")
@@ -91,12 +98,13 @@ class Sweep:
     failures: dict[str, str] = field(default_factory=dict)
 
     def settle(
-        self, kind: str, request: Mapping[str, Any], decide: Any, *, grows: Sequence[str] = ()
+        self, kind: str, request: Mapping[str, Any], decide: Any, *, grows: Sequence[str] = (), task: Task | None = None
     ) -> dict[str, Any]:
         """What follows from the request: `decide()` the first time, as it is written in the folder ever after.
 
         A time budget is turned into steps by measuring this machine; a second run must not measure again. In the keys
-        that it `grows` by, a later request may ask for more than the folder holds, in any order; never for less.
+        that it `grows` by, a later request may ask for more than the folder holds, in any order; never for less. The
+        files that the `task` reads must stay as they are: workers check that too, before each cell.
         """
         path = self.folder / "sweep.json"
         if path.exists():
@@ -111,13 +119,16 @@ class Sweep:
                     f"{str(self.folder)!r} holds another {there['kind']} sweep ({'; '.join(words[:3]) or 'its kind'}); "
                     f"repeat its options to continue it{_may_grow(grows)}, or give another --out"
                 )
+            if task is not None:
+                cells.check_data(self.folder, task)
             if was != now:
                 with cells.locked(self.folder, wait=0):
                     write_json(path, {**there, "request": now})
             return there["settled"]
+        data = task.files() if task is not None else {}
         settled = decide()
         body = {"format": FORMAT, "kind": kind, "normlab": normlab.__version__, "request": request, "settled": settled}
-        write_json(path, body)
+        write_json(path, {**body, "data": data} if data else body)
         return json.loads(json.dumps(settled))
 
     def run(self, wanted: Mapping[str, CellConfig], *, what: str) -> list[Cell]:
@@ -209,10 +220,10 @@ def unfinished(folder: str | Path, *, least: int) -> list[str]:
 
 def read_all(folders: Sequence[str | Path]) -> list[Cell]:
     """Of several sweeps; a cell that is in two of them counts once."""
-    found: dict[tuple[str, str], Cell] = {}
+    found: dict[tuple[str, str, float | None], Cell] = {}
     for folder in folders:
         for cell in read_cells(folder):
-            found.setdefault((cell.name, cell.config.to_json()), cell)
+            found.setdefault((cell.name, cell.config.to_json(), cell.data), cell)
     return list(found.values())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from normlab.experiments.cell import CellConfig, CellTrainer, build, locked, prepare, summary
-from normlab.training.distributed import Distributed, Group, Strategy, process_group
+from normlab.training.distributed import Distributed, Group, Strategy, check_batch, process_group
 
 
 class DistributedCell(Distributed, CellTrainer):
@@ -27,6 +27,13 @@ class DistributedCell(Distributed, CellTrainer):
         }
 
 
+def check(config: CellConfig, folder: str | Path, *, processes: int = 1) -> None:
+    """Raise for what can be known to fail before the folder is made: the corrected command is then no other run."""
+    check_batch(config.train.batch, processes)
+    if summary(folder) is None:  # what is finished needs no data
+        config.check()
+
+
 def train_distributed(
     config: CellConfig, folder: str | Path, *, strategy: Strategy, device: str = "cpu", quiet: bool = False
 ) -> dict[str, Any] | None:
@@ -34,8 +41,9 @@ def train_distributed(
     torch.set_num_threads(1 if device == "cpu" else torch.get_num_threads())
     blind = config.replace(measure=config.measure.replace(layers=(), prune=False))
     with process_group(device) as group:
+        group.together(lambda: check(config, folder, processes=group.world))
+        group.together(lambda: prepare(folder, config) if group.main else None)
         if group.main:
-            prepare(folder, config)
             with locked(Path(folder)):
                 return _run(blind, Path(folder), group, strategy, quiet)
         _run(blind, Path(folder), group, strategy, quiet=True)

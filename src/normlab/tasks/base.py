@@ -73,6 +73,10 @@ class Task(Config, ABC):
         """The same task on data that training never saw; where inputs are drawn afresh, the task itself."""
         return self
 
+    def files(self) -> dict[str, str]:
+        """The files that the data come from, each with a digest of what this process read there."""
+        return {}
+
     def embedding(self, dim: int) -> nn.Module | None:
         """A module that embeds this task's tokens, where a table of `vocab_size` rows does not fit; or None."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -45,6 +46,9 @@ class Text(Task):
         """The tokens of this split, one after the other."""
         train, test = _splits(self.path, self.tokens, self.bpe_size)
         return train if self.split == "train" else test
+
+    def files(self) -> dict[str, str]:
+        return {} if self.path is None else {self.path: _digest(self.path)}
 
     @property
     def longest(self) -> int | None:
@@ -100,6 +104,11 @@ def read_text(path: str | None) -> str:
             f"{path!r} is not UTF-8 text (byte {error.start} is {raw[error.start]:#04x}); convert it, for example with "
             "iconv -t UTF-8"
         ) from None
+
+
+def _digest(path: str) -> str:
+    """Of the text in memory, not of the file as it is now: windows are cut from the former."""
+    return hashlib.sha256(read_text(path).encode("utf-8")).hexdigest()[:16]
 
 
 def _split(text: str) -> tuple[str, str]:

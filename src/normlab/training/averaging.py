@@ -88,11 +88,14 @@ class EMA:
         return True
 
     def _advance(self, step: int) -> None:
-        ema = list(self._buffers["ema"].values())
-        torch._foreach_lerp_(ema, self._theta(), min(self.beta(step), 1.0))
+        torch._foreach_lerp_(self._shards("ema"), self._theta(), min(self.beta(step), 1.0))
 
     def _theta(self) -> list[Tensor]:
-        return [p.detach().to(b.dtype) for p, b in zip(self._live.values(), self._buffers["ema"].values(), strict=True)]
+        pairs = zip(self._live.values(), self._shards("ema"), strict=True)
+        return [_shard(p.detach()).to(buffer.dtype) for p, buffer in pairs]
+
+    def _shards(self, kind: str) -> list[Tensor]:
+        return [_shard(buffer) for buffer in self._buffers[kind].values()]
 
     def weights(self, kind: str | None = None) -> dict[str, Tensor]:
         """The averaged weights by parameter name (the average's own buffers, not copies)."""
@@ -155,10 +158,16 @@ class BEMA(EMA):
     def _advance(self, step: int) -> None:
         super()._advance(step)
         theta, alpha = self._theta(), self.alpha(step)
-        ema, bema, start = (list(self._buffers[kind].values()) for kind in ("ema", "bema", "start"))
+        ema, bema, start = (self._shards(kind) for kind in ("ema", "bema", "start"))
         torch._foreach_copy_(bema, ema)
         torch._foreach_add_(bema, theta, alpha=alpha)
         torch._foreach_add_(bema, start, alpha=-alpha)
+
+
+def _shard(tensor: Tensor) -> Tensor:
+    """What this process holds: averaging is entry by entry, and torch has not every foreach operation for DTensors."""
+    local = getattr(tensor, "to_local", None)
+    return local() if callable(local) else tensor
 
 
 def _parameters(model: nn.Module | Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -10,7 +10,7 @@ number of processes, or another strategy.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -20,10 +20,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from normlab.errors import ConfigError
+from normlab.errors import ConfigError, NormlabError
 from normlab.tasks import IGNORE, Batch
 from normlab.training import checkpoint, optim
-from normlab.training.loop import Trainer, cross_entropy
+from normlab.training.loop import Evaluate, Trainer, cross_entropy
 from normlab.training.record import Log
 
 Strategy = Literal["ddp", "fsdp"]
@@ -50,6 +50,18 @@ class Group:
         mark = torch.tensor(float(flag), device=self.device)
         dist.all_reduce(mark, op=dist.ReduceOp.MAX)
         return bool(mark.item())
+
+    def together(self, action: Callable[[], object]) -> None:
+        """Do it on every process. Where one fails all raise its sentence, instead of waiting for that one."""
+        try:
+            action()
+            mine = None
+        except (NormlabError, OSError) as error:
+            mine = str(error)
+        said: list[str | None] = [None] * self.world
+        dist.all_gather_object(said, mine)
+        for sentence in filter(None, said):
+            raise ConfigError(sentence)
 
 
 def launched() -> bool:
@@ -83,6 +95,13 @@ def shard_(model: nn.Module, group: Group) -> None:
     fully_shard(model, mesh=mesh)
 
 
+def check_batch(batch: int, processes: int) -> None:
+    if batch % processes:
+        raise ConfigError(
+            f"batch: {batch} sequences do not divide among {processes} processes; take a multiple of {processes}"
+        )
+
+
 class Distributed(Trainer):
     """A `Trainer` (or a subclass of it, behind this one) on every process of a group."""
 
@@ -91,11 +110,9 @@ class Distributed(Trainer):
         if strategy == "fsdp":
             shard_(model, group)
         super().__init__(model, *args, **options)
-        if self.config.batch % group.world:
-            raise ConfigError(
-                f"batch: {self.config.batch} sequences do not divide among {group.world} processes; "
-                f"take a multiple of {group.world}"
-            )
+        check_batch(self.config.batch, group.world)
+        if strategy == "fsdp" and self.evaluate is not None:
+            self.evaluate = _resharding(self.evaluate)
         self.quiet = self.quiet or not group.main
         self._share = 1.0
         # The bare model stays what the optimizer, the averages and the checkpoint see; DDP only runs the forward pass.
@@ -174,6 +191,18 @@ class Distributed(Trainer):
         self.step, self.last = found.step, found.state["last"]
         self.high, self.seconds = found.state["high"], found.state["seconds"]
         self.log.cut(found.state["log"])
+
+
+def _resharding(evaluate: Evaluate) -> Evaluate:
+    """FSDP2 keeps the model's own weights gathered after a pass without backward: averages put into the shards would
+    not be seen by the next one."""
+
+    def scored(model: nn.Module) -> dict[str, Any]:
+        found = evaluate(model)
+        cast(Any, model).reshard()
+        return found
+
+    return scored
 
 
 class _NoLog(Log):

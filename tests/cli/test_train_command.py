@@ -1,0 +1,60 @@
+"""normlab train: what cannot run leaves no folder behind. tests/training/test_distributed.py has torchrun."""
+
+import json
+
+import pytest
+
+from normlab.cli import run
+
+CONFIG = {
+    "model": {"vocab_size": 256, "dim": 16, "depth": 1, "heads": 2},
+    "task": {"task": "text"},
+    "train": {"steps": 2, "batch": 2, "length": 16, "schedule": {"warmup": 1}},
+    "measure": {"validations": 1, "curve_sequences": 2, "sequences": 2, "layers": [], "prune": False},
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["task.path=nowhere.txt"], "cannot read the text file 'nowhere.txt'"),
+        (["train.length=9999999"], "too few for windows of 9999999 tokens"),
+        (["task.targets=exact"], "has no known next-token law"),
+        (["model.positions=learned", "model.max_length=8"], "train.length: 16 is beyond the 8 learned positions"),
+    ],
+)
+def test_what_cannot_run_leaves_nothing(changes, sentence, config, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(["train", str(config), *changes, "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+    assert run(["train", str(config), "--out", str(out)]) == 0
+
+
+def test_one_process_of_torchrun_speaks_and_all_leave_the_sentence(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert run(["train", str(config), "task.path=nowhere.txt", "--out", str(tmp_path / "out")]) == 2
+        assert ("cannot read the text file" in capsys.readouterr().err) is (rank == "0")
+        left = json.loads((tmp_path / "error.json").read_text())["message"]
+        assert left["message"].startswith("normlab: cannot read the text file 'nowhere.txt'")
+        (tmp_path / "error.json").unlink()
+
+
+def test_what_is_finished_needs_no_data(config, tmp_path):
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("to be or not to be " * 50)
+    arguments = ["train", str(config), f"task.path={text}", "--out", str(out)]
+    assert run(arguments) == 0
+    text.unlink()
+    assert run(arguments) == 0
