@@ -178,6 +178,7 @@ def plain(monkeypatch, times=STEP):
     """Nothing but steps takes time: walls can be counted by hand."""
     for name, value in {"START": 0.0, "CELL": 0.0, "FORWARD": 0.0, "REPEATS": -1, "PARALLEL": 1.0}.items():
         monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module.timing, "ROUNDS", -1)
     monkeypatch.setattr(module, "time_steps", lambda config, device: times)
 
 
@@ -235,7 +236,8 @@ def test_steps_are_timed_on_the_device_of_the_sweep(monkeypatch, tmp_path):
         device, at_once, workers = "meta", 3, 9
 
     seen = []
-    monkeypatch.setattr(module, "build", lambda cell, device: seen.append(device) or build(cell, device="cpu"))
+    for part in (module, module.timing):
+        monkeypatch.setattr(part, "build", lambda cell, device: seen.append(device) or build(cell, device="cpu"))
     monkeypatch.setattr(module, "total_seconds", lambda *a, workers: seen.append(workers) or a[2] * 10.0)
     compare(request(tokens=None, budget="100s", lrs=(1e-3,), seeds=1), Sweep(tmp_path, Elsewhere(), quiet=True))
     assert set(seen) == {"meta", 3}
