@@ -7,9 +7,12 @@ from tiny import Here
 
 from normlab.errors import ConfigError
 from normlab.experiments import compare as module
-from normlab.experiments.analysis import analyse, best_rate, label
+from normlab.experiments.analysis import best_rate, label
 from normlab.experiments.cell import MeasureConfig, build
 from normlab.experiments.compare import CompareConfig, compare, parse_scheme, seconds, settle_steps
+from normlab.experiments.compare_page import build as build_page
+from normlab.experiments.compare_page import names_of
+from normlab.experiments.compare_tables import markdown
 from normlab.experiments.sweep import Sweep, read_cells
 from normlab.tasks import TASKS, task
 
@@ -50,7 +53,7 @@ def test_running_again_changes_nothing_and_the_disk_is_enough(done):
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*.json*")}
     again = compare(request(), Sweep(folder, Here(), quiet=True))
     assert json.dumps(again) == json.dumps(result)
-    assert json.dumps(analyse(read_cells(folder))) == json.dumps(result)
+    assert json.dumps(module.from_folders([folder])) == json.dumps(result)
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/*.json*")} == before
 
 
@@ -67,6 +70,47 @@ def test_differences_are_paired_by_seed(done):
 def test_another_request_in_the_same_folder(done):
     with pytest.raises(ConfigError, match=r"tokens was 320, now 640"):
         compare(request(tokens=640), Sweep(done[0], Here(), quiet=True))
+
+
+def test_what_an_unfinished_comparison_lacks_is_said(tmp_path):
+    folder = tmp_path / "a"
+    whole = compare(request(schemes=("pre_norm",), seeds=2, extend=0), Sweep(folder, Here(), quiet=True))
+    assert whole["notes"] == []
+    cells = sorted(folder.glob("*/summary.json"))
+    cells[0].unlink()
+    (cells[0].parent / "failure.json").write_text('{"error": "the disk is full"}')
+    (note,) = module.from_folders([folder])["notes"]
+    assert "2 of 3 or more runs have ended; 1 failed" in note
+    assert "the disk is full" in note
+    for page in (build_page(module.from_folders([folder])).render(), markdown(module.from_folders([folder]))):
+        assert "2 of 3 or more runs have ended" in page
+
+
+def test_cost_is_measured_side_by_side(done):
+    """Timed once, in cost.json; the baseline's is 1, whichever it is; the scheme's own arithmetic counts."""
+    folder, result = done
+    rows = {row["scheme"]: row for row in result["settings"][0]["schemes"]}
+    assert rows["pre_norm"]["cost"]["time"] == 1.0
+    cost = rows["block_attn_res"]["cost"]
+    assert 0 < cost["low"] <= cost["time"] <= cost["high"]
+    assert rows["block_attn_res"]["flops_per_token"] > rows["pre_norm"]["flops_per_token"]
+    assert rows["pre_norm"]["tokens_per_second"] == pytest.approx(4 * 8 / rows["pre_norm"]["cost"]["seconds"])
+    turned = module.from_folders([folder], baseline="block_attn_res")
+    other = {row["scheme"]: row["cost"] for row in turned["settings"][0]["schemes"]}
+    assert other["pre_norm"]["time"] == pytest.approx(1 / cost["time"], rel=0.5)  # medians of ratios: nearly
+    (folder / "cost.json").write_text("{")
+    assert all(row["cost"] is None for row in module.from_folders([folder])["settings"][0]["schemes"])
+    again = compare(request(), Sweep(folder, Here(), quiet=True))  # measured anew
+    assert all(row["cost"] for row in again["settings"][0]["schemes"])
+
+
+def test_settings_are_told_apart(done, tmp_path):
+    compare(request(dim=8, schemes=("pre_norm",), lrs=(1e-3,), seeds=1), Sweep(tmp_path, Here(), quiet=True))
+    merged = module.from_folders([done[0], tmp_path])
+    assert names_of(merged["settings"]) == ["2 layers of width 8", "2 layers of width 16"]
+    page = build_page(merged).render()
+    assert "The answer (2 layers of width 8)" in page
+    assert "summary-2-layers-of-width-16" in page
 
 
 def test_a_comparison_grows(tmp_path):
@@ -134,6 +178,7 @@ def plain(monkeypatch, times=STEP):
     """Nothing but steps takes time: walls can be counted by hand."""
     for name, value in {"START": 0.0, "CELL": 0.0, "FORWARD": 0.0, "REPEATS": -1, "PARALLEL": 1.0}.items():
         monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(module.timing, "ROUNDS", -1)
     monkeypatch.setattr(module, "time_steps", lambda config, device: times)
 
 
@@ -191,7 +236,8 @@ def test_steps_are_timed_on_the_device_of_the_sweep(monkeypatch, tmp_path):
         device, at_once, workers = "meta", 3, 9
 
     seen = []
-    monkeypatch.setattr(module, "build", lambda cell, device: seen.append(device) or build(cell, device="cpu"))
+    for part in (module, module.timing):
+        monkeypatch.setattr(part, "build", lambda cell, device: seen.append(device) or build(cell, device="cpu"))
     monkeypatch.setattr(module, "total_seconds", lambda *a, workers: seen.append(workers) or a[2] * 10.0)
     compare(request(tokens=None, budget="100s", lrs=(1e-3,), seeds=1), Sweep(tmp_path, Elsewhere(), quiet=True))
     assert set(seen) == {"meta", 3}

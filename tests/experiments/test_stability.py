@@ -7,7 +7,7 @@ import pytest
 from tiny import Here
 
 from normlab.errors import ConfigError
-from normlab.experiments.stability import StabilityConfig, next_learning_rate, next_rate, stability
+from normlab.experiments.stability import StabilityConfig, from_folders, next_learning_rate, next_rate, stability
 from normlab.experiments.stability_map import (
     NUMBERS,
     _claim,
@@ -82,12 +82,15 @@ def test_an_island_above_the_first_unstable_rate_is_not_the_region():
         ("pre_norm", [0.5, 0.6, 0.55], "refuted"),
         ("pre_norm", [0.01, -0.01, 0.0], "confirmed"),
         ("pre_norm", [0.5], "undecided"),
+        ("post_norm", [0.005, 0.006, 0.004], "refuted"),  # a gain, but far below what counts
+        ("pre_norm", [0.005, 0.006, 0.004], "confirmed"),
+        ("post_norm", [0.12, 0.14, 0.09], "undecided"),
     ],
 )
 def test_who_needs_warm_up(scheme, gains, verdict):
     without, with_ = dict(enumerate(3.0 + gain for gain in gains)), dict.fromkeys(range(len(gains)), 3.0)
     lines = [{"warmup": 0, "best_per_seed": without}, {"warmup": 9, "best_per_seed": with_}]
-    region = {"scheme": scheme, "depth": 4, "steps": 50, "warmups": lines, "learned": True}
+    region = {"scheme": scheme, "depth": 4, "steps": 50, "warmups": lines, "learned": True, "map": ""}
     claim = _claim(region, *NUMBERS[2])
     assert claim["verdict"] == verdict
     assert claim["values"] == pytest.approx(gains)
@@ -111,18 +114,76 @@ def test_an_edge_that_was_not_found_is_no_number():
     row = {"scheme": "post_norm", "depth": 4, "steps": 50, "gradient_spikes": 0, "context_free_loss": 3.0, "loss": 2.0}
     runs = [{**row, "warmup": w, "lr": lr, "seed": s, "verdict": "stable"}
             for w in (0, 9) for lr in (1e-3, 1e-2) for s in (0, 1)]  # fmt: skip
-    open_ = _region("post_norm", 4, runs)
+    open_ = _region("post_norm", 4, "", runs)
     assert {claim["verdict"] for claim in _claims([open_])[:2]} == {"undecided"}
     runs += [
         {**row, "warmup": w, "lr": 1e-1, "seed": s, "verdict": "nan", "loss": None} for w in (0, 9) for s in (0, 1)
     ]
-    wide = _claims([_region("post_norm", 4, runs)])
+    wide = _claims([_region("post_norm", 4, "", runs)])
     assert [claim["values"] for claim in wide] == [[0.0, 0.0]] * 3
     assert [claim["verdict"] for claim in wide] == ["undecided", "undecided", "refuted"], "a factor of ten hides a gain"
     runs += [
         {**row, "warmup": w, "lr": 0.013, "seed": s, "verdict": "nan", "loss": None} for w in (0, 9) for s in (0, 1)
     ]
-    assert {claim["verdict"] for claim in _claims([_region("post_norm", 4, runs)])} == {"refuted"}
+    assert {claim["verdict"] for claim in _claims([_region("post_norm", 4, "", runs)])} == {"refuted"}
+
+
+def test_learning_with_warm_up_only_is_the_strongest_evidence():
+    """No seed learns without it: the edge lies below the lowest rate, and counts as that rate."""
+    row = {"scheme": "post_norm", "depth": 4, "steps": 50, "gradient_spikes": 0, "context_free_loss": 3.0}
+    runs = [{**row, "warmup": w, "lr": lr, "seed": s, "verdict": "stable" if w and lr < 0.02 else "flat",
+             "loss": 2.0 if w and lr < 0.02 else 3.1}
+            for w in (0, 9) for lr in (1e-3, 1e-2, 2e-2) for s in (0, 1, 2)]  # fmt: skip
+    claims = {claim["number"]: claim for claim in _claims([_region("post_norm", 4, "", runs)])}
+    learns = next(claim for number, claim in claims.items() if "rate that learns" in number)
+    assert learns["values"] == pytest.approx([math.log2(10)] * 3)
+    assert learns["verdict"] == "confirmed"
+    turned = [{**run, "warmup": 9 - run["warmup"]} for run in runs]  # learns without it only
+    assert [c["verdict"] for c in _claims([_region("post_norm", 4, "", turned)]) if "that learns" in c["number"]] == [
+        "undecided"
+    ]
+
+
+def test_usable_is_measured_from_the_best_mean():
+    row = {"scheme": "post_norm", "depth": 4, "steps": 50, "gradient_spikes": 0, "context_free_loss": 3.0, "warmup": 0,
+           "verdict": "stable"}  # fmt: skip
+    runs = [{**row, "lr": lr, "seed": s, "loss": loss} for lr, losses in {1e-3: (2.0, 2.6), 1e-2: (2.5, 2.6)}.items()
+            for s, loss in enumerate(losses)]  # fmt: skip
+    assert _region("post_norm", 4, "", runs)["warmups"][0]["usable"] == [1e-3, 1e-3]
+
+
+def test_maps_of_different_models_do_not_mix(tmp_path):
+    for width in (8, 16):
+        stability(
+            request(dim=width, schemes=("pre_norm",), factor=1e9), Sweep(tmp_path / str(width), Here(), quiet=True)
+        )
+    merged = from_folders([tmp_path / "8", tmp_path / "16"])
+    assert [region["map"][:8] for region in merged["regions"]] == ["width 16", "width 8,"]
+    alone = from_folders([tmp_path / "8"])
+    assert alone["regions"][0]["warmups"] == merged["regions"][1]["warmups"]
+    assert alone["regions"][0]["map"] == ""
+    assert merged["notes"] == []
+
+
+@pytest.mark.parametrize(("edges", "tried"), [("learning", {1e-2, 10.0}), ("stable", {1e-2, 0.316, 10.0})])
+def test_one_edge_can_be_asked_for(edges, tried, tmp_path):
+    """Between 0.01 and 10 lies where no_norm stops being stable; nothing learns at 0.01, so that edge is not there."""
+    asked = request(schemes=("no_norm",), warmups=(0,), lrs=(1e-2, 10.0), factor=40.0, edges=edges)
+    result = stability(asked, Sweep(tmp_path, Here(), quiet=True))
+    assert {cell["lr"] for cell in result["cells"]} == tried
+
+
+def test_an_unfinished_map_says_so(tmp_path):
+    stability(request(schemes=("pre_norm",), lrs=(1e-2, 1e-1), factor=1e9), Sweep(tmp_path, Here(), quiet=True))
+    sweep = json.loads((tmp_path / "sweep.json").read_text())
+    assert from_folders([tmp_path])["notes"] == []
+    closer = {**sweep, "request": {**sweep["request"], "factor": 1.1}}
+    (tmp_path / "sweep.json").write_text(json.dumps(closer))
+    assert "not bracketed as closely as asked" in from_folders([tmp_path])["notes"][0]
+    next(tmp_path.glob("*/summary.json")).unlink()
+    (note,) = from_folders([tmp_path])["notes"]
+    assert "is not finished" in note
+    assert note in build(from_folders([tmp_path])).render().replace("&#x27;", "'").replace("&#39;", "'")
 
 
 def test_runs_that_learn_nothing_decide_nothing(tmp_path):
@@ -141,7 +202,7 @@ def test_runs_that_learn_nothing_decide_nothing(tmp_path):
     assert len(cold["claims"]) == 6
     assert all("nothing was learned" in sentence for sentence in cold["statements"])
     text.unlink()  # the folder alone is enough
-    assert analyse(read_cells(tmp_path)) == result
+    assert from_folders([tmp_path]) == result
 
 
 def request(**changes):
@@ -164,7 +225,7 @@ def test_a_small_map(tmp_path):
     count = len(result["cells"])
     assert json.dumps(stability(request(), sweep)) == json.dumps(result)
     assert len(read_cells(tmp_path)) == count
-    assert json.dumps(analyse(read_cells(tmp_path))) == json.dumps(result)
+    assert json.dumps(from_folders([tmp_path])) == json.dumps(result)
     page = build(result).render()
     assert "no_norm at 2 layers" in page
     assert "nan" in result["criteria"]

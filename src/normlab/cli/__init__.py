@@ -64,7 +64,10 @@ def run(arguments: list[str]) -> int:
     except SystemExit as stop:  # typer reports wrong usage itself, and always leaves this way
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
     except KeyboardInterrupt:
-        typer.echo("interrupted; what was finished is kept", err=True)
+        typer.echo(
+            "interrupted; what was finished is kept, and the same command goes on from there",
+            err=True,
+        )
         return 130
     except BrokenPipeError:  # `normlab ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,7 +11,8 @@ from normlab.cli import _sweeps as sweeps
 from normlab.cli._options import Device, Json
 
 # Columns that only the page has room for.
-PAGE_ONLY = ("lost at lr x2", "steps to baseline", "peak MB", "parameters", "MFLOP/token", "seeds")
+FEW = 8  # schemes; of more, the page and tables.md have the sentences
+PAGE_ONLY = ("parameters", "MFLOP/token")
 
 
 def register(app: typer.Typer) -> None:
@@ -58,12 +59,17 @@ def show(result: dict[str, Any], page: Path) -> None:
     from normlab.report import console, table
 
     screen = console()
+    for note in result["notes"]:
+        screen.print(note, style="yellow", markup=False)
     for setting in result["settings"]:
         screen.print()
         for sentence in setting["answer"]:
             screen.print(sentence, markup=False)
         rows = summary_rows(setting)
         screen.print(table(rows, columns=[name for name in rows[0] if name not in PAGE_ONLY]))
+        if len(rows) <= FEW:
+            for sentence in setting["statements"].values():
+                screen.print(f"- {sentence}", markup=False)
         for claim in setting["claims"]:
             mean = "" if claim["mean"] is None else f" ({claim['mean']:+.3g}, n = {claim['n']})"
             screen.print(f"{claim['verdict']:>9}: {claim['claim']}{mean}", markup=False)

@@ -22,15 +22,15 @@ def register(app: typer.Typer) -> None:
         from normlab.cli import compare, stability
         from normlab.cli._sweeps import deliver
         from normlab.errors import InputError
-        from normlab.experiments import analysis, stability_map
-        from normlab.experiments.sweep import read_all, read_sweep
+        from normlab.experiments import compare as comparison
+        from normlab.experiments import stability as maps
+        from normlab.experiments.sweep import read_sweep
 
         kinds = {read_sweep(folder)["kind"] for folder in folders}
         if len(kinds) > 1:
             raise InputError(f"sweeps of different kinds do not merge: {', '.join(sorted(kinds))}; give one kind")
         target = folders[0] if out is None else out
-        cells = read_all(folders)
         if kinds == {"stability"}:
-            deliver(stability_map.analyse(cells), target, show=stability.show, json=json)
+            deliver(maps.from_folders(folders), target, show=stability.show, json=json)
         else:
-            deliver(analysis.analyse(cells, baseline=baseline), target, show=compare.show, json=json)
+            deliver(comparison.from_folders(folders, baseline=baseline), target, show=compare.show, json=json)

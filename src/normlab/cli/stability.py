@@ -10,6 +10,8 @@ import typer
 from normlab.cli import _sweeps as sweeps
 from normlab.cli._options import Device, Json
 
+PAGE_ONLY = ("unstable from", "gradient spikes")
+
 
 def register(app: typer.Typer) -> None:
     @app.command()
@@ -23,6 +25,7 @@ def register(app: typer.Typer) -> None:
         warmups: Annotated[str, typer.Option(help="Steps of warm-up, with commas.")] = "0,10,30",
         lrs: Annotated[str, typer.Option(help="The first, coarse grid of learning rates.")] = "1e-3,1e-2,1e-1",
         factor: Annotated[float, typer.Option(help="How closely the edges are bracketed.")] = 1.5,
+        edges: Annotated[str, typer.Option(help="both, stable or learning: which edges are looked for.")] = "both",
         seeds: Annotated[int, typer.Option(help="Seeds of each point; it is stable if all are.")] = 1,
         batch: sweeps.Batch = 8,
         length: sweeps.Length = 64,
@@ -40,7 +43,8 @@ def register(app: typer.Typer) -> None:
 
         config = StabilityConfig(
             schemes=sweeps.split_schemes(schemes), steps=steps, warmups=sweeps.numbers(warmups, int, "--warmups"),
-            lrs=sweeps.numbers(lrs, float, "--lrs"), seeds=seeds, factor=factor, clip=clip or None,
+            lrs=sweeps.numbers(lrs, float, "--lrs"), seeds=seeds, factor=factor, edges=edges,  # type: ignore[arg-type]
+            clip=clip or None,
             **sweeps.shape(depth, dim, heads, batch, length, data),
         ).check()  # fmt: skip
         result = sweeps.carry_out(
@@ -55,9 +59,12 @@ def show(result: dict[str, Any], page: Path) -> None:
     from normlab.report import console, table
 
     screen = console()
+    for note in result["notes"]:
+        screen.print(note, style="yellow", markup=False)
     for sentence in result["statements"]:
         screen.print(sentence, markup=False)
-    screen.print(table(summary_rows(result)))
+    rows = summary_rows(result)
+    screen.print(table(rows, columns=[name for name in rows[0] if name not in PAGE_ONLY]))
     for claim in result["claims"]:
         mean = "no seed" if claim["mean"] is None else f"{claim['mean']:+.3g} {claim['number']}, n = {claim['n']}"
         why = f"; {claim['reason']}" if claim["reason"] else ""

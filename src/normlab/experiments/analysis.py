@@ -7,20 +7,24 @@ is plain values (what `normlab compare --json` prints).
 from __future__ import annotations
 
 import json
-import math
 import statistics as stats
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from normlab.errors import ConfigError, InputError, canonical, unknown
 from normlab.experiments.cell import context_free
-from normlab.experiments.claims import claims
+from normlab.experiments.claims import claims, decay_gaps
 from normlab.experiments.findings import answer, statement
+from normlab.experiments.folder import setting_of
 from normlab.experiments.statistics import holm, interval, log_parabola, paired
 from normlab.experiments.sweep import Cell
+from normlab.experiments.timing import relative
 from normlab.schemes import Frame, SchemeConfig
 
+Costs = Mapping[tuple[str, str], Mapping[str, Any]]  # by setting and scheme, see `timing`
+TUNING_SEED = 0
 MARKS = ("start", "middle", "end")
 LISTS = ("magnitude", "output", "contribution", "token_cosine", "block_influence", "gradient_share", "skip", "prune",
          "independent")  # fmt: skip
@@ -32,8 +36,10 @@ def label(scheme: SchemeConfig) -> str:
     return f"{scheme.name}({', '.join(changed)})" if changed else scheme.name
 
 
-def analyse(cells: Sequence[Cell], *, baseline: str | None = None) -> dict[str, Any]:
-    """Every setting with its table, statements and claims; and every cell."""
+def analyse(
+    cells: Sequence[Cell], *, baseline: str | None = None, costs: Costs | None = None, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Every setting with its table, statements and claims; and every cell. `notes` say what the sweeps lack."""
     if not cells:
         raise InputError("no finished run was found to compare; run the sweep first, or look at its failure.json files")
     groups: dict[str, list[Cell]] = defaultdict(list)
@@ -42,7 +48,8 @@ def analyse(cells: Sequence[Cell], *, baseline: str | None = None) -> dict[str, 
     ordered = sorted(groups.values(), key=lambda group: (group[0].config.model.depth, group[0].config.model.dim))
     return {
         "kind": "compare",
-        "settings": [_compare(_unique(group), baseline) for group in ordered],
+        "notes": list(notes),
+        "settings": [_compare(_unique(group), baseline, costs or {}) for group in ordered],
         "cells": [cell_row(cell) for cell in cells],
     }
 
@@ -53,15 +60,12 @@ def cell_row(cell: Cell) -> dict[str, Any]:
     return {
         "cell": cell.name, "scheme": label(cell.config.model.scheme), "depth": cell.config.model.depth, "lr": train.lr,
         "warmup": train.schedule.warmup, "seed": train.seed, "steps": train.steps, "loss": cell.loss, **kept,
+        "scheme_flops_per_token": _scheme_flops(cell),
     }  # fmt: skip
 
 
 def _setting(cell: Cell) -> str:
-    values = {**cell.config.to_dict(), "data": cell.data}
-    values["model"].pop("scheme")
-    values["train"].pop("lr")
-    values["train"].pop("seed")
-    return json.dumps(values, sort_keys=True)
+    return f"{setting_of(cell.config)} {cell.data}"
 
 
 def _unique(group: Sequence[Cell]) -> list[Cell]:
@@ -69,15 +73,20 @@ def _unique(group: Sequence[Cell]) -> list[Cell]:
     return list({json.dumps(cell.config.to_dict(), sort_keys=True): cell for cell in group}.values())
 
 
-def _compare(group: Sequence[Cell], asked: str | None) -> dict[str, Any]:
+def _compare(group: Sequence[Cell], asked: str | None, costs: Costs) -> dict[str, Any]:
     schemes: dict[str, list[Cell]] = defaultdict(list)
     for cell in group:
         schemes[label(cell.config.model.scheme)].append(cell)
     rows = {name: _scheme_row(name, found) for name, found in schemes.items()}
     base = pick_baseline(list(rows), asked)
     floor = context_free(group[0].config, group[0].summary)
-    for row in rows.values():
+    timed = {name: costs.get((setting_of(group[0].config), name)) for name in rows}
+    for name, row in rows.items():
         row["learned"] = None if floor is None else row["mean"] is not None and row["mean"] < floor
+        row["cost"] = relative(timed[name], timed[base])
+        if row["cost"]:
+            row["tokens_per_second"] = _tokens(group[0].config) / row["cost"]["seconds"]
+    for row in rows.values():
         _against(row, rows[base])
     tests = holm({name: row["difference"] for name, row in rows.items() if name != base})
     for name, test in tests.items():
@@ -85,11 +94,15 @@ def _compare(group: Sequence[Cell], asked: str | None) -> dict[str, Any]:
     config = group[0].config
     setting = {
         "depth": config.model.depth, "dim": config.model.dim, "heads": config.model.heads, "task": config.task.to_dict(),
-        "steps": config.train.steps, "tokens": config.train.steps * config.train.batch * config.train.length,
+        "steps": config.train.steps, "tokens": config.train.steps * _tokens(config),
         "batch": config.train.batch, "length": config.train.length, "warmup": config.train.schedule.warmup,
         "schedule": config.train.schedule.kind, "decay_start": decay_start(config), "context_free_loss": floor,
     }  # fmt: skip
-    ordered = sorted(rows.values(), key=lambda row: math.inf if row["mean"] is None else row["mean"])
+    # A mean over survivors is no better than a whole one.
+    ordered = sorted(
+        rows.values(),
+        key=lambda row: (row["mean"] is None, row["diverged"] > 0, 0.0 if row["mean"] is None else row["mean"]),
+    )
     result: dict[str, Any] = {"setting": setting, "baseline": base, "schemes": ordered}
     result["statements"] = {row["scheme"]: statement(row, rows[base]) for row in ordered}
     result["claims"] = claims(rows, config.model.depth)
@@ -107,6 +120,10 @@ def pick_baseline(names: Sequence[str], asked: str | None) -> str:
             raise ConfigError(unknown("baseline", asked, names))
         return found[0]
     return "pre_norm" if "pre_norm" in names else names[0]
+
+
+def _tokens(config: Any) -> int:
+    return config.train.batch * config.train.length * config.train.accumulate
 
 
 def decay_start(config: Any) -> int:
@@ -157,7 +174,7 @@ def _scheme_row(name: str, cells: Sequence[Cell]) -> dict[str, Any]:
         "tokens_per_second": _over(max, [c.summary["tokens_per_second"] for c in cells]),
         "activation_bytes": first["activation_bytes"], "peak_bytes": _median([s["peak_bytes"] for s in summaries]),
         "parameters": first["parameters"], "scheme_parameters": first["scheme_parameters"],
-        "flops_per_token": first["flops_per_token"],
+        "flops_per_token": first["flops_per_token"] + _scheme_flops(final[0]),
         "curve": _curves(final), "layers": {mark: _layers(final, mark) for mark in MARKS},
         "per_seed": {c.config.train.seed: _layer_record(c, "end") for c in final if c.loss is not None},
         "law": _law(final[0]), "period": _period(final[0]),
@@ -175,20 +192,17 @@ def _against(row: dict[str, Any], base: dict[str, Any]) -> None:
     """Differences to the baseline, seed by seed."""
     shared = [s for s, loss in row["losses"].items() if loss is not None and base["losses"].get(s) is not None]
     row["difference"] = paired([row["losses"][s] - base["losses"][s] for s in shared])
+    row["without_tuning_seed"] = paired([row["losses"][s] - base["losses"][s] for s in shared if s != TUNING_SEED]).mean
+    if row["learned"] is False and base["learned"] is False:  # noise around the frequencies of tokens
+        row["difference"] = replace(row["difference"], p=None)
+    row["parameters_ratio"] = row["parameters"] / base["parameters"]
     reached = [_crossing(row["curve"][s], base["curve"][s]["loss"][-1]) for s in shared]
     row["steps_to_baseline"] = (
         stats.fmean(r for r in reached if r is not None) if reached and None not in reached else None
     )
     row["reached_baseline"] = [len([r for r in reached if r is not None]), len(reached)]
-    gaps = {s: _gap(row["curve"][s], base["curve"][s]) for s in shared}
+    gaps = decay_gaps(row, base)
     row["decay_gap"] = {"test": paired([g[-1][1] - g[0][1] for g in gaps.values() if len(g) > 1]), "seeds": gaps}
-
-
-def _gap(curve: dict[str, Any], base: dict[str, Any]) -> list[tuple[int, float]]:
-    """(step, loss - baseline's loss) from the begin of the decay on."""
-    other = dict(zip(base["step"], base["loss"], strict=True))
-    pairs = zip(curve["step"], curve["loss"], strict=True)
-    return [(step, loss - other[step]) for step, loss in pairs if step >= curve["decay_start"] and step in other]
 
 
 def _crossing(curve: dict[str, Any], target: float) -> float | None:
@@ -228,9 +242,18 @@ def _layers(cells: Sequence[Cell], mark: str) -> dict[str, Any]:
 
 def _law(cell: Cell) -> list[Any]:
     """The scheme's law of growth at initialisation (see `SchemeConfig.growth`)."""
+    law = cell.config.model.scheme.growth(_frame(cell))
+    return [list(value) if isinstance(value, tuple) else value for value in law]
+
+
+def _scheme_flops(cell: Cell) -> float:
+    """A training step's arithmetic of the scheme itself, per token; cells record that of branches and head."""
+    return 3 * cell.config.model.scheme.mixing_flops(_frame(cell))
+
+
+def _frame(cell: Cell) -> Frame:
     model = cell.config.model
-    frame = Frame(model.dim, model.sites(), norm=model.norm, eps=model.eps, init_std=model.init_std)
-    return [list(value) if isinstance(value, tuple) else value for value in model.scheme.growth(frame)]
+    return Frame(model.dim, model.sites(), norm=model.norm, eps=model.eps, init_std=model.init_std)
 
 
 def _period(cell: Cell) -> int | None:

@@ -22,30 +22,34 @@ BOUNDED = 0.21
 
 def claims(rows: Mapping[str, Row], depth: int) -> list[dict[str, Any]]:
     """Each claim that the schemes at hand allow."""
-    if "pre_norm" not in rows:
+    plain = _named(rows, "pre_norm")
+    if not plain:
         return []
-    pre = rows["pre_norm"]
+    pre = rows.get("pre_norm", plain[0])
     found = [
         claim("The magnitude of Pre-Norm's stream grows with depth", "log of last quarter / first quarter",
               _values(pre, magnitude_growth), +1, [pre]),
         claim("Pre-Norm's gradients lean to early layers", "centre of the gradient shares, 0 the middle, -0.5 the first "
               "layer", _values(pre, gradient_centre), -1, [pre]),
     ]  # fmt: skip
-    for name in ("attn_res", "block_attn_res"):
-        if name in rows:
-            found += _attn_res_claims(name, rows[name], pre)
-    for name in ("ln_scaling", "mix_norm"):
-        if name not in rows:
-            continue
+    for row in _named(rows, "attn_res", "block_attn_res"):
+        found += _attn_res_claims(row["scheme"], row, pre)
+    for row in _named(rows, "ln_scaling", "mix_norm"):
         for count in (depth // 4, depth // 2):
             what = f"loss added by removing {count} of {depth} layers, minus Pre-Norm's"
-            values = _pairs(rows[name], pre, partial(prune_cost, count=count))
-            found.append(claim(f"{name} changes the prune curve", what, values, 0, [rows[name], pre]))
+            values = _pairs(row, pre, partial(prune_cost, count=count))
+            found.append(claim(f"{row['scheme']} changes the prune curve", what, values, 0, [row, pre]))
     return found
 
 
+def _named(rows: Mapping[str, Row], *names: str) -> list[Row]:
+    """The rows of these schemes, whatever their options, in the order of the names."""
+    return [row for name in names for key, row in rows.items() if key.partition("(")[0] == name]
+
+
 def _attn_res_claims(name: str, row: Row, pre: Row) -> list[dict[str, Any]]:
-    gaps = [gap[-1][1] - gap[0][1] for gap in row["decay_gap"]["seeds"].values() if len(gap) > 1]
+    gaps = [gap for gap in decay_gaps(row, pre).values() if len(gap) > 1]
+    ahead = not gaps or stats.fmean(gap[-1][1] for gap in gaps) < 0
     found = [
         claim(f"The stream of {name} grows less with depth than Pre-Norm's", "difference of the logs of last / first "
               "quarter", _pairs(row, pre, magnitude_growth), -1, [row, pre]),
@@ -55,7 +59,8 @@ def _attn_res_claims(name: str, row: Row, pre: Row) -> list[dict[str, Any]]:
               "Pre-Norm's", _pairs(row, pre, lambda r: gini(r["gradient_share"]) if r.get("gradient_share") else None),
               -1, [row, pre]),
         claim(f"The gap of {name} to Pre-Norm widens in the decay phase", "gap at the end minus gap at the begin of the "
-              "decay", gaps, -1, [row, pre]),
+              "decay", [gap[-1][1] - gap[0][1] for gap in gaps], -1, [row, pre],
+              vain="" if ahead else f"{name} does not end below Pre-Norm: there is no lead that could widen"),
     ]  # fmt: skip
     period = row.get("period")
     if period:
@@ -66,9 +71,19 @@ def _attn_res_claims(name: str, row: Row, pre: Row) -> list[dict[str, Any]]:
 
 
 def claim(
-    text: str, number: str, values: Sequence[float], sign: int, about: Sequence[Row], *, margin: float = 0.0
+    text: str,
+    number: str,
+    values: Sequence[float],
+    sign: int,
+    about: Sequence[Row],
+    *,
+    margin: float = 0.0,
+    vain: str = "",
 ) -> dict[str, Any]:
-    """`sign`: the side of `margin` that the claim puts the number on; 0 where it says only that it is not zero."""
+    """`sign`: the side of `margin` that the claim puts the number on; 0 where it says only that it is not zero.
+
+    `vain` is why a number on the right side would not confirm it.
+    """
     test = paired([value - margin for value in values])
     reason = ""
     idle = [row["scheme"] for row in about if row["learned"] is False]
@@ -78,6 +93,8 @@ def claim(
         verdict = "undecided"
     else:
         verdict = "confirmed" if sign == 0 or test.mean * sign > 0 else "refuted"
+        if verdict == "confirmed" and vain:
+            verdict, reason = "undecided", vain
     shown = {
         **test.to_dict(),
         **{k: v + margin for k in ("mean", "low", "high") if (v := getattr(test, k)) is not None},
@@ -97,6 +114,18 @@ def _values(row: Row, measure: Measure) -> list[float]:
 def _pairs(row: Row, base: Row, measure: Measure) -> list[float]:
     mine, theirs = _each(row, measure), _each(base, measure)
     return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+
+
+def decay_gaps(row: Row, base: Row) -> dict[int, list[tuple[int, float]]]:
+    """(step, loss - the other's loss) from the begin of the decay on, for each seed that both finished."""
+    shared = [s for s, loss in row["losses"].items() if loss is not None and base["losses"].get(s) is not None]
+    return {seed: _gap(row["curve"][seed], base["curve"][seed]) for seed in shared}
+
+
+def _gap(curve: dict[str, Any], base: dict[str, Any]) -> list[tuple[int, float]]:
+    other = dict(zip(base["step"], base["loss"], strict=True))
+    pairs = zip(curve["step"], curve["loss"], strict=True)
+    return [(step, loss - other[step]) for step, loss in pairs if step >= curve["decay_start"] and step in other]
 
 
 # -- the numbers, from the measures of layers at the end of training --------------------------------------------------

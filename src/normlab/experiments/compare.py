@@ -25,9 +25,10 @@ from typing_extensions import Self
 
 from normlab.config import Config, load_yaml
 from normlab.errors import ConfigError
+from normlab.experiments import timing
 from normlab.experiments.analysis import analyse, best_rate, label, pick_baseline
 from normlab.experiments.cell import AnyTask, CellConfig, CellTrainer, MeasureConfig, build
-from normlab.experiments.sweep import Cell, Sweep, read_cells
+from normlab.experiments.sweep import Cell, Sweep, read_all, read_cells, read_sweep, unfinished
 from normlab.model import TransformerConfig
 from normlab.schemes import SchemeConfig, lookup
 from normlab.tasks import Text
@@ -104,6 +105,9 @@ class CompareConfig(Config):
     def runs(self) -> int:
         """How many cells there are at most."""
         return len(self.schemes) * len(self.depths) * sum(self.phases())
+
+    def least_runs(self) -> int:
+        return len(self.schemes) * len(self.depths) * (len(self.lrs) + self.seeds - 1)
 
     def cell(self, scheme: str, depth: int, *, lr: float, seed: int, steps: int) -> CellConfig:
         # Shares of so few steps round to nothing: one step of warm-up is the least.
@@ -191,7 +195,22 @@ def compare(config: CompareConfig, sweep: Sweep) -> dict[str, Any]:
     }
     sweep.run(rest, what="seeds")
     sweep.check()
-    return analyse(read_cells(sweep.folder), baseline=config.baseline)
+    timed = [
+        (label(parse_scheme(s)), config.cell(s, d, lr=config.lrs[0], seed=0, steps=steps)) for s, d in sorted(chosen)
+    ]
+    timing.measure(sweep.folder, timed, device=device, quiet=sweep.quiet)
+    return from_folders([sweep.folder], baseline=config.baseline)
+
+
+def from_folders(folders: Sequence[Path], *, baseline: str | None = None) -> dict[str, Any]:
+    """The comparison of what is finished in these folders, and what they lack."""
+    notes = [note for folder in folders for note in _notes(folder)]
+    return analyse(read_all(folders), baseline=baseline, costs=timing.read_costs(folders), notes=notes)
+
+
+def _notes(folder: Path) -> list[str]:
+    config = CompareConfig.from_dict(read_sweep(folder)["request"])
+    return unfinished(folder, least=config.least_runs())
 
 
 def cell_name(scheme: str, depth: int, lr: float, seed: int) -> str:
@@ -279,7 +298,8 @@ def total_seconds(
     for (_, depth), one in times.items():
         measure = config.measure or MeasureConfig.scaled(steps=steps, batch=config.batch, depth=depth)
         alone.append(CELL + one * (steps + FORWARD * measure.passes(depth) / config.batch))
-    total, started = (REPEATS + 1) * sum(times.values()), 0
+    steps_timed = REPEATS + 1 + 2 * (timing.ROUNDS + 1)  # before the runs and, beside the reference's, after them
+    total, started = steps_timed * sum(times.values()), 0
     for count in config.phases():
         cells = [one for one in alone for _ in range(count)]
         used = min(workers, len(cells))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from normlab.report import Page
 from normlab.report.multiples import PALETTE, heatmaps, line, small_multiples
+from normlab.report.terminal import show
 
 MARKS = ("start", "middle", "end")
 BYTES = 2**20
@@ -19,8 +21,10 @@ def build(result: dict[str, Any]) -> Page:
     settings = result["settings"]
     names = sorted({row["scheme"] for s in settings for row in s["schemes"]})
     page = Page("Which scheme should I use?", subtitle=f"normlab compare: {', '.join(names)}")
-    for setting in settings:
-        _setting(page, setting, alone=len(settings) == 1)
+    for note in result["notes"]:
+        page.text(note, style="warn")
+    for setting, name in zip(settings, names_of(settings), strict=True):
+        _setting(page, setting, name)
     page.heading("Every run")
     rows = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in result["cells"]]
     page.csv(rows, name="cells", caption=f"all {len(rows)} runs, with their learning rates, seeds and costs")
@@ -32,28 +36,55 @@ def summary_rows(setting: dict[str, Any]) -> list[dict[str, Any]]:
     base = next(row for row in setting["schemes"] if row["scheme"] == setting["baseline"])
     rows = []
     for row in setting["schemes"]:
-        test, speed = row["difference"], row["tokens_per_second"]
+        test = row["difference"]
         reach = None if row["low"] is None else (row["high"] - row["low"]) / 2
         is_base = row is base
         rows.append({
             "scheme": row["scheme"], "loss": row["mean"], "± 95 %": reach,
             f"vs {setting['baseline']}": None if is_base else test["mean"],
             "p (Holm)": None if is_base else test["adjusted"] if test["adjusted"] is not None else test["p"],
-            "seeds": len(row["losses"]), "diverged": row["diverged"], "best lr": row["lr"],
-            "lost at lr x2": row["lost_at_twice_lr"],
-            "steps to baseline": row["steps_to_baseline"], "tokens/s": None if speed is None else round(speed),
+            "diverged": row["diverged"], "best lr": row["lr"],
+            "step time": None if row["cost"] is None else round(row["cost"]["time"], 3),
             "activations MB": round(row["activation_bytes"] / BYTES, 1),
-            "peak MB": None if row["peak_bytes"] is None else round(row["peak_bytes"] / BYTES),
             "parameters": row["parameters"], "MFLOP/token": round(row["flops_per_token"] / 1e6, 2),
         })  # fmt: skip
-    if not any(row["diverged"] for row in rows):
-        rows = [{k: v for k, v in row.items() if k != "diverged"} for row in rows]
+    for key in ("diverged", "step time"):
+        if not any(row[key] for row in rows):
+            rows = [{k: v for k, v in row.items() if k != key} for row in rows]
     return rows
 
 
-def _setting(page: Page, setting: dict[str, Any], *, alone: bool) -> None:
+def more_rows(setting: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the one table has no room for."""
+    rows = []
+    for row in setting["schemes"]:
+        speed, cost, reached = row["tokens_per_second"], row["cost"], row["reached_baseline"]
+        rows.append({
+            "scheme": row["scheme"], "seeds": len(row["losses"]), "lost at lr x2": row["lost_at_twice_lr"],
+            "rate": "" if row["at_edge"] is None else f"{row['at_edge']} tried",
+            "steps to baseline": row["steps_to_baseline"], "seeds that got there": f"{reached[0]} of {reached[1]}",
+            "vs baseline, fresh seeds": row["without_tuning_seed"],
+            "step time, quartiles": "" if cost is None else f"{cost['low']:.2f} to {cost['high']:.2f}",
+            "tokens/s": None if speed is None else round(speed),
+            "peak MB": None if row["peak_bytes"] is None else round(row["peak_bytes"] / BYTES),
+            "scheme's parameters": row["scheme_parameters"],
+        })  # fmt: skip
+    return rows
+
+
+def names_of(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """What tells settings apart: nothing, the depth, the width too; a number where that is not enough."""
+    shapes = [s["setting"] for s in settings]
+    depths = [f"{s['depth']} layers" for s in shapes]
+    widths = [f"{s['depth']} layers of width {s['dim']}" for s in shapes]
+    numbered = [f"{name}, {i}" for i, name in enumerate(widths, 1)]
+    return next((found for found in ([""] * len(shapes), depths, widths) if len(set(found)) == len(shapes)), numbered)
+
+
+def _setting(page: Page, setting: dict[str, Any], name: str) -> None:
     shape, rows = setting["setting"], setting["schemes"]
-    tag = "" if alone else f" ({shape['depth']} layers)"
+    tag = "" if not name else f" ({name})"
+    slug = "".join(f"-{word}" for word in re.findall(r"[a-z0-9]+", name))
     page.heading(f"The answer{tag}")
     for sentence in setting["answer"]:
         page.text(sentence, style="lead")
@@ -65,40 +96,39 @@ def _setting(page: Page, setting: dict[str, Any], *, alone: bool) -> None:
     )
     page.table(
         summary_rows(setting),
-        name=f"summary-l{shape['depth']}",
-        caption="Held-out loss (nats per token) at the best learning rate of each scheme, and its cost.",
+        name=f"summary{slug}",
+        caption="Held-out loss (nats per token) at the best learning rate of each scheme, and its cost. Step time: of a "
+        "training step, over the baseline's.",
     )
     page.text(
         f"{shape['steps']} steps of {shape['batch']} x {shape['length']} tokens from {data}; {shape['schedule']} schedule, "
         f"{shape['warmup']} steps of warm-up.{floor} Differences are paired by seed (same data, same order). Rates are "
-        "chosen on seed 0, which is one of the seeds: this flatters all schemes alike. Activations are what autograd keeps "
-        "for one step; tokens/s is the median step of the least disturbed run, in processor time where there is one thread.",
+        "chosen on seed 0, which is one of the seeds; the second table has the difference without it. Shapes are the same "
+        "for all schemes; what a scheme adds in parameters and arithmetic counts as its cost. Step times are of steps in "
+        "turn with pre_norm's, on one thread, each scheme beside it; activations are what autograd keeps for one step; peak "
+        "MB is a worker's whole process.",
         style="note",
     )
+    page.table(more_rows(setting), name=f"more{slug}", caption="Tuning, and more of the cost.")
     for name, text in setting["statements"].items():
         row = next(r for r in rows if r["scheme"] == name)
         test = row["difference"]
         style = "note" if not test["significant"] else "good" if test["mean"] < 0 else "warn"
         page.text(text, style="bad" if row["mean"] is None else style if name != setting["baseline"] else "note")
-    _claims(page, setting, tag)
+    _claims(page, setting, tag, slug)
     alive = [row for row in rows if any(row["layers"][mark]["magnitude"] for mark in MARKS)]
     _training(page, setting, tag)
     _layers(page, alive, shape["depth"], tag)
-    _downloads(page, alive, shape["depth"])
+    _downloads(page, alive, slug)
 
 
-def _claims(page: Page, setting: dict[str, Any], tag: str) -> None:
+def _claims(page: Page, setting: dict[str, Any], tag: str, slug: str) -> None:
     if not setting["claims"]:
         return
     page.heading(f"Claims of the field, as measured{tag}")
-    rows = [
-        {"claim": c["claim"], "verdict": c["verdict"], "mean": c["mean"], "low": c["low"], "high": c["high"], "p": c["p"],
-         "seeds": c["n"], "what the number is": c["number"] + (f" ({c['reason']})" if c["reason"] else "")}
-        for c in setting["claims"]
-    ]  # fmt: skip
     page.table(
-        rows,
-        name=f"claims-l{setting['setting']['depth']}",
+        [claim_row(claim) for claim in setting["claims"]],
+        name=f"claims{slug}",
         caption="At the end of training. Confirmed or refuted: the 95 % interval over seeds excludes zero, or the limit "
         "that is named (t-test, not adjusted for the number of claims). Undecided otherwise.",
     )
@@ -204,14 +234,14 @@ def _contribution_theory(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _gradient_theory(row: dict[str, Any], depth: int) -> list[dict[str, Any]]:
-    powers = {"post_norm": 2 / 3, "pre_norm": 1.0}
-    if row["scheme"] not in powers:
+    power = {"post_norm": 2 / 3, "pre_norm": 1.0}.get(row["scheme"].partition("(")[0])
+    if power is None:
         return []
-    sizes = [powers[row["scheme"]] ** ((depth - l) / 2) for l in range(1, depth + 1)]
+    sizes = [power ** ((depth - l) / 2) for l in range(1, depth + 1)]
     return [line(range(depth), [s / sum(sizes) for s in sizes], "law at the start", 6, dash="dot")]
 
 
-def _downloads(page: Page, rows: Sequence[dict[str, Any]], depth: int) -> None:
+def _downloads(page: Page, rows: Sequence[dict[str, Any]], slug: str) -> None:
     table: list[dict[str, Any]] = []
     for row in rows:
         for mark in MARKS:
@@ -219,14 +249,14 @@ def _downloads(page: Page, rows: Sequence[dict[str, Any]], depth: int) -> None:
             for index in range(max((len(v) for v in lists.values()), default=0)):
                 values = {k: v[index] if index < len(v) else None for k, v in lists.items()}
                 table.append({"scheme": row["scheme"], "when": mark, "index": index, **values})
-    page.csv(table, name=f"layers-l{depth}", caption="every value of the pictures of layers")
+    page.csv(table, name=f"layers{slug}", caption="every value of the pictures of layers")
     curves = [
         {"scheme": row["scheme"], "lr": row["lr"], "seed": seed, "step": step, "loss": loss}
         for row in rows
         for seed, curve in row["curve"].items()
         for step, loss in zip(curve["step"], curve["loss"], strict=True)
     ]
-    page.csv(curves, name=f"training-l{depth}", caption="the held-out loss while training, every seed")
+    page.csv(curves, name=f"training{slug}", caption="the held-out loss while training, every seed")
     mixing = [
         {"scheme": row["scheme"], "read": read, "source": source, "weight": weight}
         for row in rows
@@ -234,7 +264,17 @@ def _downloads(page: Page, rows: Sequence[dict[str, Any]], depth: int) -> None:
         for source, weight in enumerate(weights[: read + 1])
     ]
     if mixing:
-        page.csv(mixing, name=f"mixing-l{depth}", caption="the depth-mixing matrices at the end of training")
+        page.csv(mixing, name=f"mixing{slug}", caption="the depth-mixing matrices at the end of training")
+
+
+def claim_row(claim: Mapping[str, Any]) -> dict[str, Any]:
+    reach = "" if claim["low"] is None else f" ({show(claim['low'])} to {show(claim['high'])})"
+    reason = f"; {claim['reason']}" if claim["reason"] else ""
+    return {
+        "claim": claim["claim"], "verdict": claim["verdict"], "seeds": claim["n"],
+        "mean (95 %)": "-" if claim["mean"] is None else f"{show(claim['mean'])}{reach}",
+        "the number": f"{claim['number']}{reason}",
+    }  # fmt: skip
 
 
 assert len(PALETTE) > 6  # theory is drawn in the palette's grey

@@ -7,37 +7,30 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from normlab.experiments.compare_page import summary_rows
+from normlab.experiments.compare_page import claim_row, more_rows, names_of, summary_rows
 from normlab.report.terminal import finite, show
 
-DROPPED = ("seeds", "peak MB", "diverged", "parameters")
+DROPPED = ("tokens/s", "peak MB")  # of the machine as it was
 
 
 def markdown(result: dict[str, Any]) -> str:
     """For each setting: the answer, the one table, what is and is not significant, the claims."""
-    parts = []
-    for setting in result["settings"]:
+    parts = list(result["notes"])
+    names = names_of(result["settings"])
+    for setting, name in zip(result["settings"], names, strict=True):
         shape, floor = setting["setting"], setting["setting"]["context_free_loss"]
-        parts.append(f"## {shape['depth']} layers of width {shape['dim']}")
+        plain = f"{shape['depth']} layers of width {shape['dim']}"
+        parts.append(f"## {name if name.startswith(plain) else plain}")
         parts.append(" ".join(setting["answer"]))
         if floor is not None:
             parts.append(f"Single tokens alone give {floor:.3f}.")
-        rows = summary_rows(setting)
-        parts.append(table(rows, [name for name in rows[0] if name not in DROPPED]))
+        parts.append(table(summary_rows(setting)))
+        more = more_rows(setting)
+        parts.append(table(more, [column for column in more[0] if column not in DROPPED]))
         parts.append("\n".join(f"- {text}" for text in setting["statements"].values()))
         if setting["claims"]:
             parts.append(table([claim_row(claim) for claim in setting["claims"]]))
     return "\n\n".join(parts) + "\n"
-
-
-def claim_row(claim: Mapping[str, Any]) -> dict[str, Any]:
-    reach = "" if claim["low"] is None else f" ({show(claim['low'])} to {show(claim['high'])})"
-    reason = f"; {claim['reason']}" if claim["reason"] else ""
-    return {
-        "claim": claim["claim"], "verdict": claim["verdict"], "seeds": claim["n"],
-        "mean (95 %)": "-" if claim["mean"] is None else f"{show(claim['mean'])}{reach}",
-        "the number": f"{claim['number']}{reason}",
-    }  # fmt: skip
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:

@@ -12,7 +12,7 @@ def statement(row: dict[str, Any], base: dict[str, Any]) -> str:
     name, reference, test = row["scheme"], base["scheme"], row["difference"]
     if row["mean"] is None:
         return f"{name} diverged at every learning rate that was tried."
-    note = _rate_note(row) + _learning_note(row)
+    note = _rate_note(row) + _size_note(row, base) + _learning_note(row)
     if row is base:
         return f"{name} is the baseline: loss {row['mean']:.4f} at its best learning rate {row['lr']:.2g}.{note}"
     lost = f" {row['diverged']} of its {len(row['losses'])} seeds diverged." if row["diverged"] else ""
@@ -20,8 +20,10 @@ def statement(row: dict[str, Any], base: dict[str, Any]) -> str:
         return f"{name} shares no finished seed with {reference}: nothing can be said.{lost}{note}"
     size = f"{abs(test.mean):.4f} {'below' if test.mean < 0 else 'above'} {reference}"
     if test.p is None:
-        return f"{name} ends {size} on one seed: one pair allows no test, so nothing is established.{lost}{note}"
+        return f"{name} ends {size}: {_why_untested(row, base)}, so nothing is established.{lost}{note}"
+    fresh = row["without_tuning_seed"]
     how = f"95 % interval {test.low:+.4f} to {test.high:+.4f}, paired over {test.n} seeds, {_p(test)}"
+    how += "" if fresh is None else f"; {fresh:+.4f} without the seed that chose the rate"
     if test.significant:
         return f"{name} ends {size} ({how}).{lost}{note}"
     if suggested(test):
@@ -33,6 +35,15 @@ def statement(row: dict[str, Any], base: dict[str, Any]) -> str:
         f"No difference found between {name} and {reference}: {test.mean:+.4f} ({how}); with {test.n} seeds, differences "
         f"below about {test.half_width:.3f} cannot be seen.{lost}{note}"
     )
+
+
+def _why_untested(row: dict[str, Any], base: dict[str, Any]) -> str:
+    if row["learned"] is False and base["learned"] is False:
+        return "neither learned more than the frequencies of tokens"
+    for one in (row, base):
+        if one["diverged"] >= len(one["losses"]) - 1 and one["diverged"]:
+            return f"{one['diverged']} of {len(one['losses'])} seeds of {one['scheme']} diverged"
+    return "one pair of seeds allows no test"
 
 
 def suggested(test: Paired) -> bool:
@@ -49,6 +60,14 @@ def _rate_note(row: dict[str, Any]) -> str:
     if row["at_edge"] is None:
         return ""
     return f" Its best learning rate is the {row['at_edge']} one tried: a better one may lie outside the grid."
+
+
+def _size_note(row: dict[str, Any], base: dict[str, Any]) -> str:
+    """Shapes are the same for all schemes; what a scheme brings of its own is not matched."""
+    extra = row["parameters_ratio"] - 1
+    if abs(extra) < 0.01:
+        return ""
+    return f" It has {100 * abs(extra):.0f} % {'more' if extra > 0 else 'fewer'} parameters than {base['scheme']}."
 
 
 def _learning_note(row: dict[str, Any]) -> str:
@@ -78,29 +97,39 @@ def answer(result: dict[str, Any]) -> list[str]:
         r["scheme"] for r in alive if r["scheme"] != base and r["difference"].significant and r["difference"].mean > 0
     ]
     maybe = [r["scheme"] for r in alive if r["scheme"] != base and suggested(r["difference"])]
-    untested = [r["scheme"] for r in alive if r["scheme"] != base and r["difference"].p is None]
-    known = (base, *maybe, *better, *worse, *untested)
+    reference = next(row for row in rows if row["scheme"] == base)
+    untested: dict[str, list[str]] = {}
+    for row in alive:
+        if row["scheme"] != base and row["difference"].p is None:
+            untested.setdefault(_why_untested(row, reference), []).append(row["scheme"])
+    known = (base, *maybe, *better, *worse, *(name for names in untested.values() for name in names))
     same = [r["scheme"] for r in alive if r["scheme"] not in known]
     parts = [f"{', '.join(better)} better than {base}"] if better else []
     parts += [f"{', '.join(worse)} worse than {base}"] if worse else []
     parts += [f"a difference suggested but not established for {', '.join(maybe)}"] if maybe else []
     parts += [f"no difference from {base} found for {', '.join(same)}"] if same else []
-    parts += [f"too few seeds for a test of {', '.join(untested)}"] if untested else []
+    parts += [f"no test of {', '.join(names)} ({why})" for why, names in untested.items()]
     two = f"The paired test over seeds finds: {'; '.join(parts)}." if parts else f"Only {base} was run."
     gone = [r["scheme"] for r in rows if r["mean"] is None]
     two = two[:-1] + (f"; {', '.join(gone)} diverged." if gone else ".")
+    some = [f"{r['diverged']} of {len(r['losses'])} seeds of {r['scheme']}" for r in alive if r["diverged"]]
+    two = two[:-1] + (f"; {', '.join(some)} diverged, and its mean is that of the others." if some else ".")
     return [one, two, _cost(alive, base)]
 
 
 def _cost(rows: list[dict[str, Any]], base: str) -> str:
-    speeds = {row["scheme"]: row["tokens_per_second"] for row in rows if row["tokens_per_second"]}
-    if base not in speeds or len(speeds) < 2:
-        return "Cost: see the table."
-    slowest = min(speeds, key=lambda name: speeds[name])
-    fastest = max(speeds, key=lambda name: speeds[name])
-    times = {name: speeds[base] / speed for name, speed in speeds.items()}
-    parts = [f"{slowest}, the slowest, takes {times[slowest]:.2f} times"] if slowest != base else []
-    parts += [f"{fastest}, the fastest, takes {times[fastest]:.2f} times"] if fastest != base else []
-    disturbed = any(row.get("clock") == "wall" for row in rows)
-    how = " by the wall clock, beside whatever else the machine did" if disturbed else ""
-    return f"For each token, {' and '.join(parts)} as long as {base}{how}."
+    """The slowest and the fastest, where the quartiles of their steps beside the baseline's lie on one side of it."""
+    costs = {row["scheme"]: row["cost"] for row in rows if row["cost"] and row["scheme"] != base}
+    if not costs:
+        return "Times were not measured scheme beside scheme; the table has the arithmetic and the memory."
+    slowest = max(costs, key=lambda name: costs[name]["time"])
+    fastest = min(costs, key=lambda name: costs[name]["time"])
+    parts = [f"{slowest}, the slowest, takes {_times(costs[slowest])}"] if costs[slowest]["low"] > 1 else []
+    parts += [f"{fastest}, the fastest, takes {_times(costs[fastest])}"] if costs[fastest]["high"] < 1 else []
+    if not parts:
+        return f"No scheme's training step was seen to take longer or shorter than {base}'s."
+    return f"For a training step, {' and '.join(parts)} as long as {base} (median and quartiles of steps in turn)."
+
+
+def _times(cost: dict[str, Any]) -> str:
+    return f"{cost['time']:.2f} times ({cost['low']:.2f} to {cost['high']:.2f})"

@@ -44,6 +44,15 @@ def locked(folder: Path, *, wait: float = math.inf) -> Iterator[None]:
         yield
 
 
+def setting_of(config: Any) -> str:
+    """What the cells that are compared with each other share: all but the scheme, the learning rate and the seed."""
+    values = config.to_dict()
+    values["model"].pop("scheme")
+    values["train"].pop("lr")
+    values["train"].pop("seed")
+    return json.dumps(values, sort_keys=True)
+
+
 def summary(folder: str | Path) -> dict[str, Any] | None:
     """What a finished run found, or None."""
     path = Path(folder) / "summary.json"

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from typing_extensions import Self
 
 from normlab.config import Config
 from normlab.errors import ConfigError
+from normlab.experiments.analysis import label
 from normlab.experiments.cell import AnyTask, CellConfig, MeasureConfig
 from normlab.experiments.compare import cell_name, parse_scheme, round_3, some_layers
 from normlab.experiments.stability_map import analyse, bracket, is_stable, top, verdict
-from normlab.experiments.sweep import Sweep, read_cells
+from normlab.experiments.sweep import Cell, Sweep, read_all, read_cells, read_sweep, unfinished
 from normlab.model import TransformerConfig
 from normlab.tasks import Text
 from normlab.training import Schedule, TrainConfig
@@ -45,6 +47,7 @@ class StabilityConfig(Config):
     lrs: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
     seeds: int = Field(default=1, ge=1)
     factor: float = Field(default=1.5, gt=1, description="how closely the edge is bracketed: unstable / stable rate")
+    edges: Literal["both", "stable", "learning"] = Field(default="both", description="which ones are looked for")
     clip: float | None = Field(default=1.0, gt=0)
 
     @field_validator("schemes")
@@ -145,22 +148,50 @@ def stability(config: StabilityConfig, sweep: Sweep) -> dict[str, Any]:
         }
         cells = sweep.run({name: cell for name, (_, _, cell) in wanted.items()}, what=f"round {round_ + 1}")
         sweep.check()
-        stable: dict[Key, dict[float, bool]] = defaultdict(dict)
-        learned: dict[Key, dict[float, bool]] = defaultdict(dict)
-        for cell in cells:
-            key, lr, _ = wanted[cell.name]
-            word = verdict(cell)
-            stable[key][lr] = stable[key].get(lr, True) and is_stable(word)
-            learned[key][lr] = learned[key].get(lr, True) and word == "stable"
-        more = {
-            key: {next_rate(stable[key], config.factor), next_learning_rate(learned[key], config.factor)} - {None}
-            for key in tried
-        }
+        more = next_rates(config, [(wanted[cell.name][0], cell) for cell in cells])
         if not any(more.values()):
-            return analyse(read_cells(sweep.folder))
+            return from_folders([sweep.folder])
         for key, rates in more.items():
-            tried[key] += sorted(rate for rate in rates if rate is not None)
+            tried[key] += rates
         round_ += 1
+
+
+def next_rates(config: StabilityConfig, cells: Iterable[tuple[Key, Cell]]) -> dict[Key, list[float]]:
+    """What to try next at each point of the map; nothing where both edges are bracketed."""
+    stable: dict[Key, dict[float, bool]] = defaultdict(dict)
+    learned: dict[Key, dict[float, bool]] = defaultdict(dict)
+    for key, cell in cells:
+        lr, word = cell.config.train.lr, verdict(cell)
+        stable[key][lr] = stable[key].get(lr, True) and is_stable(word)
+        learned[key][lr] = learned[key].get(lr, True) and word == "stable"
+    found: dict[Key, set[float | None]] = {key: set() for key in stable}
+    for key, rates in found.items():
+        if config.edges != "learning":
+            rates.add(next_rate(stable[key], config.factor))
+        if config.edges != "stable":
+            rates.add(next_learning_rate(learned[key], config.factor))
+    return {key: sorted(rate for rate in rates if rate is not None) for key, rates in found.items()}
+
+
+def from_folders(folders: Sequence[Path]) -> dict[str, Any]:
+    """The map of what is finished in these folders, and what they lack."""
+    return analyse(read_all(folders), notes=[note for folder in folders for note in _notes(folder)])
+
+
+def _notes(folder: Path) -> list[str]:
+    config = StabilityConfig.from_dict(read_sweep(folder)["request"])
+    notes = unfinished(folder, least=len(config.points()) * len(config.lrs) * config.seeds)
+    keys = {(label(parse_scheme(key[0])), *key[1:]): key for key in config.points()}
+    cells = [(keys[key], cell) for cell in read_cells(folder) if (key := _key(cell)) in keys]
+    open_ = sum(bool(rates) for rates in next_rates(config, cells).values())
+    if not notes and open_:
+        notes.append(f"{str(folder)!r} is not finished: the edges of {open_} lines are not bracketed as closely as asked; "
+                     "run its command again to go on.")  # fmt: skip
+    return notes
+
+
+def _key(cell: Cell) -> Key:
+    return label(cell.config.model.scheme), cell.config.model.depth, cell.config.train.schedule.warmup
 
 
 __all__ = ["StabilityConfig", "analyse", "next_learning_rate", "next_rate", "stability"]

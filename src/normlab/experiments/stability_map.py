@@ -1,20 +1,12 @@
 """What finished runs say about stability: every run judged, every edge bracketed, and the field's claim about warm-up.
 
-A run is *unstable* by one of three criteria, all on the training loss of every step:
-
-    nan     a loss or gradient is not finite, or the loop gave up (loss far above chance for many steps)
-    above   the median of the last window lies above the first step's loss
-    spike   the median of the last window lies above the lowest window's by more than a quarter of the whole descent:
-            a spike, or a slow rise, that did not come back
-
-A window is a twentieth of the run, at least 5 steps; rises of less than a hundredth of the first loss are noise. A run
-that is none of these is *stable*; it is *flat* if its held-out loss is not below the entropy of single tokens there,
-which no model that ignores the context can beat: nothing was learned but frequencies. A point (scheme, depth, warm-up,
-rate) is stable, or has learned, if all its seeds are or have.
+`CRITERIA` says when a run is unstable, flat or stable. A point (scheme, depth, warm-up, rate) is stable, or has learned,
+if all its seeds are or have.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import statistics as stats
 from collections import defaultdict
@@ -24,15 +16,26 @@ from typing import Any
 from normlab.errors import InputError
 from normlab.experiments.analysis import cell_row
 from normlab.experiments.cell import context_free
+from normlab.experiments.folder import setting_of
 from normlab.experiments.statistics import paired
 from normlab.experiments.sweep import Cell
 
+CRITERIA = {
+    "nan": "a loss or gradient is not finite, or the loop gave up (loss far above chance for many steps)",
+    "above": "the median training loss of the last window lies above the first step's loss",
+    "spike": "that median lies above the lowest window's by more than a quarter of the whole descent: a spike, or a slow "
+    "rise, that did not come back",
+    "flat": "none of these three, so it is stable; but its held-out loss is not below the entropy of single tokens there, "
+    "which no model that ignores the context can beat: nothing was learned but frequencies",
+    "stable": "none of these. A window is a twentieth of the run, at least 5 steps; rises of less than a hundredth of the "
+    "first loss are noise",
+}
 LOST = 0.25
 NOISE = 0.01  # batches differ: a rate too small to move the loss must not look like a rise
 SPIKE = 4.0  # a gradient norm this many times the median of the steps before it
 USABLE = 0.1  # nats above the best loss of the scheme
 NEEDS = {"post_norm": True, "pre_norm": False}  # what the field says of warm-up at depth
-# (what the number is, where it is, below what gain warm-up counts as not needed)
+# (what the number is, where it is, the gain above which warm-up counts as needed, and below which as not needed)
 NUMBERS = (
     ("octaves by which the most warm-up raises the highest rate that learns", "learns_per_seed", 1.0),
     ("octaves by which the most warm-up raises the stable edge", "edge_per_seed", 1.0),
@@ -95,54 +98,77 @@ def top(good: Mapping[float, bool]) -> tuple[float | None, float | None]:
 
 
 # -- the map ----------------------------------------------------------------------------------------------------------
-def analyse(cells: Sequence[Cell]) -> dict[str, Any]:
+def analyse(cells: Sequence[Cell], *, notes: Sequence[str] = ()) -> dict[str, Any]:
     """The map from finished cells: every cell, every point, and per scheme and depth the widest stable region."""
     if not cells:
         raise InputError("no finished run was found; run the sweep first, or look at its failure.json files")
-    rows = []
+    rows, settings = [], [_setting(cell) for cell in cells]
     for cell in cells:
         spikes = gradient_spikes([r["grad_norm"] for r in cell.of_kind("train")])
         floor = context_free(cell.config, cell.summary)
         rows.append({**cell_row(cell), "context_free_loss": floor, "verdict": verdict(cell), "gradient_spikes": spikes})
-    groups: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        groups[row["depth"], row["scheme"]].append(row)
-    regions = [_region(scheme, depth, found) for (depth, scheme), found in sorted(groups.items())]
+    groups: dict[tuple[int, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row, setting in zip(rows, settings, strict=True):
+        groups[row["depth"], row["scheme"], setting].append(row)
+    names = _names(settings, cells)
+    regions = [
+        _region(scheme, depth, names[setting], found) for (depth, scheme, setting), found in sorted(groups.items())
+    ]
     return {
-        "kind": "stability", "criteria": _criteria(), "regions": regions, "claims": _claims(regions), "cells": rows,
-        "statements": [_sentence(region) for region in regions],
+        "kind": "stability", "notes": list(notes), "criteria": CRITERIA, "regions": regions, "claims": _claims(regions),
+        "statements": [_sentence(region) for region in regions], "cells": rows,
     }  # fmt: skip
 
 
-def _criteria() -> str:
-    return " ".join((__doc__ or "").partition("A run is")[2].split()).replace("*", "")
+def _setting(cell: Cell) -> str:
+    """What the lines of one map share: all but scheme, depth, warm-up, rate and seed."""
+    values = {**json.loads(setting_of(cell.config)), "data": cell.data}
+    values["model"].pop("depth")
+    values["train"].pop("schedule")
+    return json.dumps(values, sort_keys=True)
 
 
-def _region(scheme: str, depth: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    best = min((r["loss"] for r in rows if r["loss"] is not None and is_stable(r["verdict"])), default=None)
+def _names(settings: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
+    """What tells merged maps apart, in words: nothing where there is one."""
+    found = {setting: cell.config for setting, cell in zip(settings, cells, strict=True)}
+    if len(found) == 1:
+        return dict.fromkeys(found, "")
+    words = {
+        s: f"width {c.model.dim}, {c.train.steps} steps of {c.train.batch} x {c.train.length}" for s, c in found.items()
+    }
+    same = len(set(words.values())) < len(words)
+    return {s: f"{word}, map {i}" if same else word for i, (s, word) in enumerate(sorted(words.items()), 1)}
+
+
+def _region(scheme: str, depth: int, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     lines = [
-        _line(warmup, [row for row in rows if row["warmup"] == warmup], best)
+        _line(warmup, [row for row in rows if row["warmup"] == warmup])
         for warmup in sorted({row["warmup"] for row in rows})
     ]
+    best = min((line["best_loss"] for line in lines if line["best_loss"] is not None), default=None)
+    for line in lines:
+        near = [
+            p["lr"] for p in line["points"] if best is not None and p["loss"] is not None and p["loss"] <= best + USABLE
+        ]
+        line["usable"] = [min(near), max(near)] if near else None
     widest = max(lines, key=lambda line: (line["edge"] or 0.0, -line["warmup"]))
     return {
-        "scheme": scheme, "depth": depth, "steps": rows[0]["steps"], "warmups": lines, "widest": widest["warmup"],
+        "scheme": scheme, "depth": depth, "map": name, "steps": rows[0]["steps"], "warmups": lines,
+        "widest": widest["warmup"],
         "context_free_loss": rows[0]["context_free_loss"], "learned": any(row["verdict"] == "stable" for row in rows),
     }  # fmt: skip
 
 
-def _line(warmup: int, rows: list[dict[str, Any]], best: float | None) -> dict[str, Any]:
+def _line(warmup: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """One warm-up: its points by rate, and the edges, of all seeds together and of each."""
     points = [_point(lr, [row for row in rows if row["lr"] == lr]) for lr in sorted({row["lr"] for row in rows})]
     below, above = bracket({p["lr"]: p["stable"] for p in points})
-    known = [p for p in points if p["loss"] is not None]
-    usable = [p["lr"] for p in known if best is not None and p["loss"] <= best + USABLE]
     seeds = {seed: [row for row in rows if row["seed"] == seed] for seed in sorted({row["seed"] for row in rows})}
     return {
         "warmup": warmup, "edge": below, "unstable_from": above, "points": points,
         "learns_up_to": top({p["lr"]: p["learned"] for p in points})[0],
-        "best_loss": min((p["loss"] for p in known), default=None),
-        "usable": [min(usable), max(usable)] if usable else None,
+        "best_loss": min((p["loss"] for p in points if p["loss"] is not None), default=None),
+        "lowest": min(p["lr"] for p in points),
         **_edges("edge", {s: bracket({r["lr"]: is_stable(r["verdict"]) for r in own}) for s, own in seeds.items()}),
         **_edges("learns", {s: top({r["lr"]: r["verdict"] == "stable" for r in own}) for s, own in seeds.items()}),
         "best_per_seed": {
@@ -152,10 +178,14 @@ def _line(warmup: int, rows: list[dict[str, Any]], best: float | None) -> dict[s
 
 
 def _edges(name: str, found: Mapping[int, tuple[float | None, float | None]]) -> dict[str, Any]:
-    """The lower end of each seed's bracket (None where it is open: the edge was not found), and the widest, in octaves."""
+    """The lower end of each seed's bracket (None where it is open: the edge was not found), and the widest, in octaves.
+
+    `none`: the seeds with no good rate at all; their edge lies below the lowest rate that was tried.
+    """
     closed = {seed: (low, high) for seed, (low, high) in found.items() if low is not None and high is not None}
     return {
         f"{name}_per_seed": {seed: closed[seed][0] if seed in closed else None for seed in found},
+        f"{name}_none": [seed for seed, (low, _) in found.items() if low is None],
         f"{name}_octaves": max((math.log2(high / low) for low, high in closed.values()), default=0.0),
     }
 
@@ -175,7 +205,7 @@ def _point(lr: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
 def _sentence(region: dict[str, Any]) -> str:
     lines = region["warmups"]
     widest = next(line for line in lines if line["warmup"] == region["widest"])
-    name = f"{region['scheme']} at {region['depth']} layers"
+    name = f"{region['scheme']} at {region['depth']} layers{_which(region)}"
     if widest["edge"] is None:
         return f"{name}: no stable learning rate was found."
     edges = ", ".join(f"{_show(line['edge'])} with {line['warmup']} steps" for line in lines)
@@ -191,6 +221,10 @@ def _sentence(region: dict[str, Any]) -> str:
     return f"{said}; it learns up to {learned}; best loss {losses}, in the same order."
 
 
+def _which(region: dict[str, Any]) -> str:
+    return f" ({region['map']})" if region["map"] else ""
+
+
 def _show(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
 
@@ -199,28 +233,35 @@ def _claims(regions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Post-Norm needs warm-up at depth and Pre-Norm does not, by three numbers: the two edges, and the best loss."""
     found = []
     for region in regions:
-        if region["scheme"] in NEEDS:
+        if region["scheme"].partition("(")[0] in NEEDS:
             found += [_claim(region, *number) for number in NUMBERS]
     return [claim for claim in found if claim is not None]
+
+
+def _edge_or_bound(line: dict[str, Any], key: str) -> dict[int, float | None]:
+    """A seed without any good rate counts as if its edge were the lowest rate tried, which understates what is lost."""
+    none = line.get(key.replace("per_seed", "none"), ())
+    return {seed: line["lowest"] if seed in none else value for seed, value in line[key].items()}
 
 
 def _claim(region: dict[str, Any], number: str, key: str, margin: float) -> dict[str, Any] | None:
     first, last = region["warmups"][0], region["warmups"][-1]
     if first["warmup"] != 0 or last["warmup"] == 0:
         return None
-    without, with_ = first[key], last[key]
+    without, with_ = (_edge_or_bound(line, key) for line in (first, last))
     both = [seed for seed in without if without[seed] is not None and with_.get(seed) is not None]
     gain = (lambda a, b: a - b) if key == "best_per_seed" else (lambda a, b: math.log2(b / a))
     values = [gain(without[seed], with_[seed]) for seed in both]
-    test, needs = paired(values), NEEDS[region["scheme"]]
-    # Edges are known up to their brackets only: a gain within those is none, and "no gain" must hold at their far end.
+    test, needs = paired(values), NEEDS[region["scheme"].partition("(")[0]]
+    # Edges are known up to their brackets only: a gain must exceed those, and "no gain" must hold at their far end.
     blur = 0.0 if key == "best_per_seed" else max(line[key.replace("per_seed", "octaves")] for line in (first, last))
-    helps = test.significant and test.mean is not None and test.mean > blur
-    useless = test.high is not None and test.high + blur < margin
+    bounded = any(line.get(key.replace("per_seed", "none")) for line in (first, last))
+    helps = test.significant and test.low is not None and test.low > max(margin, blur)
+    useless = test.high is not None and test.high + blur < margin and not bounded
     outcome = "undecided"
     if region["learned"] and (helps or useless):  # runs that never learn show nothing about what training needs
         outcome = "confirmed" if helps == needs else "refuted"
-    where = f"at {region['depth']} layers, in {region['steps']} steps"
+    where = f"at {region['depth']} layers, in {region['steps']} steps{_which(region)}"
     text = f"{region['scheme']} {'needs' if needs else 'does not need'} warm-up {where}"
     reason = "" if region["learned"] else "no run got below the loss of single tokens"
     return {"claim": text, "verdict": outcome, "values": values, "number": number, "reason": reason, **test.to_dict()}

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from normlab.experiments.compare_tables import claim_row, table
+from normlab.experiments.compare_page import claim_row
+from normlab.experiments.compare_tables import table
 from normlab.report import Page
 from normlab.report.multiples import small_multiples
 
 
 def build(result: dict[str, Any]) -> Page:
     page = Page("Where is training stable?", subtitle="normlab stability: learning rate x warm-up")
+    for note in result["notes"]:
+        page.text(note, style="warn")
     page.heading("The answer")
     for sentence in result["statements"]:
         page.text(sentence, style="lead" if len(result["statements"]) <= 4 else "")
     page.table(summary_rows(result), name="regions", caption="The edge is bracketed: stable at the one rate, unstable at the "
                "other. Learns: below the loss of single tokens. Usable: within 0.1 nats of the scheme's best.")  # fmt: skip
     if result["claims"]:
-        keys = ("claim", "verdict", "mean", "low", "high", "p", "n", "number", "reason")
-        page.table([{k: c[k] for k in keys} for c in result["claims"]], name="claims", caption="Tested over seeds.")
+        page.table([claim_row(claim) for claim in result["claims"]], name="claims", caption="Tested over seeds.")
     page.heading("The maps")
-    panels = {f"{r['scheme']}, {r['depth']} layers": _points(r) for r in result["regions"]}
+    panels = {
+        ", ".join(filter(None, (r["scheme"], f"{r['depth']} layers", r["map"]))): _points(r) for r in result["regions"]
+    }
     figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up", hover="closest")
     for key in list(figure["layout"]):
         if key.startswith("xaxis"):
@@ -38,7 +42,7 @@ def build(result: dict[str, Any]) -> Page:
         caption="Circles: stable, coloured by the held-out loss; diamonds: stable, but in at least one seed nothing was "
         "learned beyond the frequency of tokens. Crosses: unstable in at least one seed. Denser where the edges are.",
     )
-    page.text(f"A run is {result['criteria']}", style="note")
+    page.table([{"a run is": word, "if": text} for word, text in result["criteria"].items()], name="criteria")
     page.heading("Every run")
     rows = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in result["cells"]]
     page.csv(rows, name="cells", caption=f"all {len(rows)} runs with their verdicts and gradient spikes")
@@ -47,10 +51,11 @@ def build(result: dict[str, Any]) -> Page:
 
 def summary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"scheme": region["scheme"], "layers": region["depth"], "warm-up": line["warmup"], "stable up to": line["edge"],
+        {"scheme": region["scheme"], "layers": region["depth"],
+         **({"map": region["map"]} if region["map"] else {}), "warm-up": line["warmup"], "stable up to": line["edge"],
          "unstable from": line["unstable_from"], "best loss": line["best_loss"],
-         "learns up to": line["learns_up_to"], "usable from": line["usable"][0] if line["usable"] else None,
-         "usable to": line["usable"][1] if line["usable"] else None,
+         "learns up to": line["learns_up_to"],
+         "usable": f"{line['usable'][0]:.3g} to {line['usable'][1]:.3g}" if line["usable"] else "-",
          "gradient spikes": round(sum(p["gradient_spikes"] for p in line["points"]) / len(line["points"]), 1),
          "widest": "<-" if line["warmup"] == region["widest"] else ""}
         for region in result["regions"] for line in region["warmups"]
@@ -59,7 +64,11 @@ def summary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 def markdown(result: dict[str, Any]) -> str:
     """What a repository keeps of a map: the sentences, the edges, the claims."""
-    parts = ["\n".join(f"- {sentence}" for sentence in result["statements"]), table(summary_rows(result))]
+    parts = [
+        *result["notes"],
+        "\n".join(f"- {sentence}" for sentence in result["statements"]),
+        table(summary_rows(result)),
+    ]
     if result["claims"]:
         parts.append(table([claim_row(claim) for claim in result["claims"]]))
     return "\n\n".join(parts) + "\n"

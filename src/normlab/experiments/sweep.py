@@ -110,9 +110,11 @@ class Sweep:
         if path.exists():
             there = read_sweep(self.folder)
             was, now = there["request"], _plain(request)
-            changed = [k for k in now if was.get(k) != now[k] and not (k in grows and _covers(now[k], was.get(k)))]
+            # What an older version did not ask about cannot have changed.
+            known = [key for key in now if key in was]
+            changed = [k for k in known if was[k] != now[k] and not (k in grows and _covers(now[k], was[k]))]
             if there["kind"] != kind or changed:
-                words = [f"{key} was {was.get(key)!r}, now {now[key]!r}" for key in changed]
+                words = [f"{key} was {was[key]!r}, now {now[key]!r}" for key in changed]
                 raise ConfigError(
                     f"{str(self.folder)!r} holds another {there['kind']} sweep ({'; '.join(words[:3]) or 'its kind'}); "
                     f"repeat its options to continue it{_may_grow(grows)}, or give another --out"
@@ -198,6 +200,24 @@ def read_cells(folder: str | Path) -> list[Cell]:
     return [found for path in folders if (found := read_cell(path)) is not None]
 
 
+def unfinished(folder: str | Path, *, least: int) -> list[str]:
+    """A sentence if runs have not ended, or fewer than the `least` number that the request needs are there."""
+    begun = [path.parent for path in Path(folder).glob("*/config.yaml")]
+    left = [path for path in begun if cells.summary(path) is None]
+    done = len(begun) - len(left)
+    if not left and done >= least:
+        return []
+    broken = sorted(path for path in left if (path / "failure.json").exists())
+    why = ""
+    if broken:
+        error = json.loads((broken[0] / "failure.json").read_text(encoding="utf-8"))["error"]
+        why = f"; {len(broken)} failed, {broken[0].name!r} because {error}"
+    return [
+        f"{str(folder)!r} is not finished: {done} of {max(least, len(begun))} or more runs have ended{why}. What follows is "
+        "from those alone; run its command again to go on."
+    ]
+
+
 def read_all(folders: Sequence[str | Path]) -> list[Cell]:
     """Of several sweeps; a cell that is in two of them counts once."""
     found: dict[tuple[str, str, float | None], Cell] = {}
@@ -210,7 +230,7 @@ def read_all(folders: Sequence[str | Path]) -> list[Cell]:
 def _covers(now: Any, was: Any) -> bool:
     if isinstance(was, list):
         return all(item in now for item in was)
-    return was is not None and now >= was
+    return now >= was
 
 
 def _may_grow(keys: Sequence[str]) -> str:
