@@ -104,6 +104,20 @@ def test_cost_is_measured_side_by_side(done):
     assert all(row["cost"] for row in again["settings"][0]["schemes"])
 
 
+def test_a_scheme_that_overflows_at_its_start_is_reported(tmp_path):
+    """Without norms the branches' products explode in deep models, before the first step; the others' page stands."""
+    measure = MeasureConfig(validations=1, curve_sequences=1, sequences=1, layer_sequences=1, prune=False)
+    config = request(
+        schemes=("pre_norm", "no_norm"), depths=(40,), dim=64, tokens=64, lrs=(1e-3,), seeds=1, measure=measure
+    )
+    result = compare(config, Sweep(tmp_path, Here(), quiet=True))
+    rows = {row["scheme"]: row for row in result["settings"][0]["schemes"]}
+    assert rows["no_norm"]["mean"] is None
+    assert None in rows["no_norm"]["layers"]["start"]["magnitude"]
+    assert "no_norm diverged" in result["settings"][0]["answer"][1]
+    assert "no_norm diverged at every learning rate" in build_page(result).render()
+
+
 def test_settings_are_told_apart(done, tmp_path):
     compare(request(dim=8, schemes=("pre_norm",), lrs=(1e-3,), seeds=1), Sweep(tmp_path, Here(), quiet=True))
     merged = module.from_folders([done[0], tmp_path])

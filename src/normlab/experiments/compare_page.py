@@ -205,7 +205,7 @@ def _layers(page: Page, rows: list[dict[str, Any]], depth: int, tag: str) -> Non
     mixings = {row["scheme"]: m for row in rows if (m := row["layers"]["end"]["mixing"])}
     if mixings:
         figure, height = heatmaps(
-            {k: [[abs(v) for v in r] for r in m] for k, m in mixings.items()}, x="source", y="read"
+            {k: [[v if v is None else abs(v) for v in r] for r in m] for k, m in mixings.items()}, x="source", y="read"
         )
         page.figure(figure, height=height, caption="Depth mixing at the end of training: |M[l, i]|, how much of source i "
                     "(0: the embedding) read l holds. Schemes that norm the stream itself have no such matrix.")  # fmt: skip
@@ -214,7 +214,8 @@ def _layers(page: Page, rows: list[dict[str, Any]], depth: int, tag: str) -> Non
 def _growth_theory(row: dict[str, Any]) -> list[dict[str, Any]]:
     lines = []
     law, measured = row["law"], row["layers"]["start"]["magnitude"]
-    if measured and all(isinstance(value, float) and value > 0 for value in law) and min(measured) > 0:
+    # A stream without a norm may overflow on its first pass: there are gaps then, and no law to scale.
+    if measured and all(isinstance(value, float) and value > 0 for value in [*law, *measured]):
         shape = [math.sqrt(value) for value in law]
         scale = math.exp(sum(math.log(m / s) for m, s in zip(measured, shape, strict=True)) / len(shape))
         lines.append(line(range(len(shape)), [scale * s for s in shape], "law at the start", 6, dash="dot"))
