@@ -68,7 +68,7 @@ def line(xs: Sequence[Any], ys: Sequence[Any], name: str, color: int = 0, **styl
     return {"type": "scatter", "mode": "lines", "x": list(xs), "y": list(ys), "name": name, "line": drawn, **style}
 
 
-def heatmaps(panels: Mapping[str, Sequence[Sequence[float]]], *, x: str, y: str) -> tuple[dict[str, Any], int]:
+def heatmaps(panels: Mapping[str, Sequence[Sequence[float | None]]], *, x: str, y: str) -> tuple[dict[str, Any], int]:
     """Matrices with one colour scale, rows from the top."""
     traces = {
         title: [{"type": "heatmap", "z": [list(row) for row in matrix], "coloraxis": "coloraxis", "name": title}]
