@@ -19,11 +19,16 @@ def losses(settings: dict[int, dict[str, Any]]) -> list[str]:
     """A row per scheme, the best of the first setting that has them all at the top."""
     widest = max(settings.values(), key=lambda setting: len(setting["schemes"]))
     head = [f"{depth} layers: loss, vs {s['baseline']} (95 %), p (Holm)" for depth, s in settings.items()]
+    deepest = next(iter(settings))
+    costs = {row["scheme"]: row["cost"] for row in settings[deepest]["schemes"]}
+    head.append(f"step time at {deepest} layers (quartiles)")
     rows = [["scheme", *head], ["---"] * (len(head) + 1)]
     for scheme in (row["scheme"] for row in widest["schemes"]):
         found = ({row["scheme"]: row for row in s["schemes"]}.get(scheme) for s in settings.values())
         base = scheme == widest["baseline"]
-        rows.append([scheme, *("not run" if row is None else _loss(row, base=base) for row in found)])
+        cost = costs.get(scheme)
+        time = "-" if cost is None else f"{cost['time']:.2f} ({cost['low']:.2f} to {cost['high']:.2f})"
+        rows.append([scheme, *("not run" if row is None else _loss(row, base=base) for row in found), time])
     return [f"| {' | '.join(row)} |" for row in rows]
 
 

@@ -105,7 +105,7 @@ def test_answer_has_three_sentences():
                      "(median and quartiles of steps in turn).")  # fmt: skip
     rows[0]["cost"] = {"time": 1.01, "low": 0.97, "high": 1.04}
     said = answer({"schemes": rows, "baseline": "pre_norm", "setting": setting})
-    assert said[2] == "No scheme's training step was seen to take longer or shorter than pre_norm's."
+    assert said[2] == "No scheme's training step was seen to take 5 % longer or shorter than pre_norm's."
     rows[0]["cost"] = None
     assert "not measured" in answer({"schemes": rows, "baseline": "pre_norm", "setting": setting})[2]
 

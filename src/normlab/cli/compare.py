@@ -12,7 +12,7 @@ from normlab.cli._options import Device, Json
 
 # Columns that only the page has room for.
 FEW = 8  # schemes; of more, the page and tables.md have the sentences
-PAGE_ONLY = ("parameters", "MFLOP/token")
+PAGE_ONLY = ("params (M)", "MFLOP a token")
 
 
 def register(app: typer.Typer) -> None:

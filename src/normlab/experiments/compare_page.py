@@ -46,7 +46,7 @@ def summary_rows(setting: dict[str, Any]) -> list[dict[str, Any]]:
             "diverged": row["diverged"], "best lr": row["lr"],
             "step time": None if row["cost"] is None else round(row["cost"]["time"], 3),
             "activations MB": round(row["activation_bytes"] / BYTES, 1),
-            "parameters": row["parameters"], "MFLOP/token": round(row["flops_per_token"] / 1e6, 2),
+            "params (M)": round(row["parameters"] / 1e6, 3), "MFLOP a token": round(row["flops_per_token"] / 1e6, 2),
         })  # fmt: skip
     for key in ("diverged", "step time"):
         if not any(row[key] for row in rows):

@@ -6,6 +6,8 @@ from typing import Any
 
 from normlab.experiments.statistics import Paired
 
+SEEN = 0.05  # the busiest of many schemes differs by a few per cent from chance alone
+
 
 def statement(row: dict[str, Any], base: dict[str, Any]) -> str:
     """One or two sentences about a scheme, with the test that supports them."""
@@ -118,16 +120,16 @@ def answer(result: dict[str, Any]) -> list[str]:
 
 
 def _cost(rows: list[dict[str, Any]], base: str) -> str:
-    """The slowest and the fastest, where the quartiles of their steps beside the baseline's lie on one side of it."""
+    """The slowest and the fastest, where the quartiles of their steps beside the baseline's differ from it by 5 %."""
     costs = {row["scheme"]: row["cost"] for row in rows if row["cost"] and row["scheme"] != base}
     if not costs:
         return "Times were not measured scheme beside scheme; the table has the arithmetic and the memory."
     slowest = max(costs, key=lambda name: costs[name]["time"])
     fastest = min(costs, key=lambda name: costs[name]["time"])
-    parts = [f"{slowest}, the slowest, takes {_times(costs[slowest])}"] if costs[slowest]["low"] > 1 else []
-    parts += [f"{fastest}, the fastest, takes {_times(costs[fastest])}"] if costs[fastest]["high"] < 1 else []
+    parts = [f"{slowest}, the slowest, takes {_times(costs[slowest])}"] if costs[slowest]["low"] > 1 + SEEN else []
+    parts += [f"{fastest}, the fastest, takes {_times(costs[fastest])}"] if costs[fastest]["high"] < 1 - SEEN else []
     if not parts:
-        return f"No scheme's training step was seen to take longer or shorter than {base}'s."
+        return f"No scheme's training step was seen to take {100 * SEEN:.0f} % longer or shorter than {base}'s."
     return f"For a training step, {' and '.join(parts)} as long as {base} (median and quartiles of steps in turn)."
 
 
