@@ -54,7 +54,7 @@ def test_suggested_is_not_established():
     assert "suggested, but not established" in text
     rows = [row("keel", [1.7, 1.8], [2.0, 2.1], difference=test), row("pre_norm", [2.0, 2.1])]
     said = answer({"schemes": rows, "baseline": "pre_norm", "setting": {"depth": 4, "dim": 8, "tokens": 10}})
-    assert "a difference suggested but not established for keel" in said[1]
+    assert "suggested to be better, not established: keel" in said[1]
     assert "no difference" not in said[1]
 
 

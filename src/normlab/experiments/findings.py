@@ -108,7 +108,9 @@ def answer(result: dict[str, Any]) -> list[str]:
     same = [r["scheme"] for r in alive if r["scheme"] not in known]
     parts = [f"{', '.join(better)} better than {base}"] if better else []
     parts += [f"{', '.join(worse)} worse than {base}"] if worse else []
-    parts += [f"a difference suggested but not established for {', '.join(maybe)}"] if maybe else []
+    for side, word in ((-1, "better"), (1, "worse")):
+        some = [r["scheme"] for r in alive if r["scheme"] in maybe and r["difference"].mean * side > 0]
+        parts += [f"suggested to be {word}, not established: {', '.join(some)}"] if some else []
     parts += [f"no difference from {base} found for {', '.join(same)}"] if same else []
     parts += [f"no test of {', '.join(names)} ({why})" for why, names in untested.items()]
     two = f"The paired test over seeds finds: {'; '.join(parts)}." if parts else f"Only {base} was run."
