@@ -80,16 +80,16 @@ def test_everything_can_be_saved(opened, pages):
     tab = opened(pages["compare"][0])
     result = pages["compare"][1]
     files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
-    names = ("summary-l4", "claims-l4", "layers-l4", "training-l4", "mixing-l4", "cells")
+    names = ("summary", "more", "claims", "layers", "training", "mixing", "cells")
     assert set(files) == {f"{name}.csv" for name in names}
     matrix = next(r["layers"]["end"]["mixing"] for r in result["settings"][0]["schemes"] if r["scheme"] == "pre_norm")
-    row = next(r for r in files["mixing-l4.csv"] if (r["scheme"], r["read"], r["source"]) == ("pre_norm", "8", "3"))
+    row = next(r for r in files["mixing.csv"] if (r["scheme"], r["read"], r["source"]) == ("pre_norm", "8", "3"))
     assert float(row["weight"]) == matrix[8][3]
     assert len(files["cells.csv"]) == len(result["cells"])
     losses = {row["cell"]: float(row["loss"]) for row in files["cells.csv"]}
     assert losses == {cell["cell"]: cell["loss"] for cell in result["cells"]}
-    assert {row["scheme"] for row in files["layers-l4.csv"]} == set(SCHEMES)
-    assert {row["scheme"] for row in files["training-l4.csv"]} == set(SCHEMES)
+    assert {row["scheme"] for row in files["layers.csv"]} == set(SCHEMES)
+    assert {row["scheme"] for row in files["training.csv"]} == set(SCHEMES)
     tab.close()
     tab = opened(pages["stability"][0])
     files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
