@@ -138,6 +138,8 @@ def test_learning_with_warm_up_only_is_the_strongest_evidence():
     learns = next(claim for number, claim in claims.items() if "rate that learns" in number)
     assert learns["values"] == pytest.approx([math.log2(10)] * 3)
     assert learns["verdict"] == "confirmed"
+    never = [{**run, "verdict": "flat"} for run in runs]  # nothing learns: no seed has anything to say of that edge
+    assert [c["n"] for c in _claims([_region("post_norm", 4, "", never)]) if "that learns" in c["number"]] == [0]
     turned = [{**run, "warmup": 9 - run["warmup"]} for run in runs]  # learns without it only
     assert [c["verdict"] for c in _claims([_region("post_norm", 4, "", turned)]) if "that learns" in c["number"]] == [
         "undecided"

@@ -249,7 +249,8 @@ def _claim(region: dict[str, Any], number: str, key: str, margin: float) -> dict
     if first["warmup"] != 0 or last["warmup"] == 0:
         return None
     without, with_ = (_edge_or_bound(line, key) for line in (first, last))
-    both = [seed for seed in without if without[seed] is not None and with_.get(seed) is not None]
+    nowhere = set.intersection(*(set(line.get(key.replace("per_seed", "none"), ())) for line in (first, last)))
+    both = [s for s in without if without[s] is not None and with_.get(s) is not None and s not in nowhere]
     gain = (lambda a, b: a - b) if key == "best_per_seed" else (lambda a, b: math.log2(b / a))
     values = [gain(without[seed], with_[seed]) for seed in both]
     test, needs = paired(values), NEEDS[region["scheme"].partition("(")[0]]

@@ -52,9 +52,9 @@ def build(result: dict[str, Any]) -> Page:
 def summary_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"scheme": region["scheme"], "layers": region["depth"],
-         **({"map": region["map"]} if region["map"] else {}), "warm-up": line["warmup"], "stable up to": line["edge"],
+         **({"map": region["map"]} if region["map"] else {}), "warm-up": line["warmup"], "stable to": line["edge"],
          "unstable from": line["unstable_from"], "best loss": line["best_loss"],
-         "learns up to": line["learns_up_to"],
+         "learns to": line["learns_up_to"],
          "usable": f"{line['usable'][0]:.3g} to {line['usable'][1]:.3g}" if line["usable"] else "-",
          "gradient spikes": round(sum(p["gradient_spikes"] for p in line["points"]) / len(line["points"]), 1),
          "widest": "<-" if line["warmup"] == region["widest"] else ""}
