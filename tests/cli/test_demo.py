@@ -16,7 +16,7 @@ def test_settings():
 
 def test_ten_lines():
     rows = [
-        {"scheme": name, "mean": None if name == "post_norm" else 2.5, "lr": 1e-3, "tokens_per_second": 1e4}
+        {"scheme": name, "mean": None if name == "post_norm" else 2.5, "lr": 1e-3, "cost": {"time": 1.4}}
         for name in SETTINGS["schemes"]
     ]
     claims = [{"verdict": "undecided"}, {"verdict": "confirmed"}]
@@ -24,5 +24,6 @@ def test_ten_lines():
     lines = summary({"settings": [setting]}, Path("report.html"), Path("diagnosis.html"))
     assert len(lines) == 10
     assert "diverged" in lines[3]
+    assert "step time 1.40" in lines[4]
     assert "1 confirmed, 0 refuted, 1 undecided" in lines[8]
     assert "report.html" in lines[9]

@@ -129,7 +129,9 @@ def test_settings_are_told_apart(done, tmp_path):
 
 def test_a_comparison_grows(tmp_path):
     """More seeds, schemes and depths: what is there is kept, and the whole equals a comparison that asked for all at once."""
-    small, large = {"schemes": ("pre_norm",), "seeds": 1}, {"schemes": ("peri_norm", "pre_norm"), "seeds": 2}
+    one = {"lrs": (1e-3,), "extend": 0}
+    small = {"schemes": ("pre_norm",), "seeds": 1, **one}
+    large = {"schemes": ("peri_norm", "pre_norm"), "seeds": 2, **one}
     compare(request(**small), Sweep(tmp_path / "grown", Here(), quiet=True))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("grown/*/summary.json")}
     grown = compare(request(**large, depths=(2, 1)), Sweep(tmp_path / "grown", Here(), quiet=True))

@@ -193,7 +193,7 @@ def test_runs_that_learn_nothing_decide_nothing(tmp_path):
     sweep = Sweep(tmp_path, Here(), quiet=True)
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be that is the question " * 50)
-    asked = request(schemes=("post_norm", "pre_norm"), lrs=(1e-7, 2e-7), factor=1e9, seeds=2,
+    asked = request(schemes=("post_norm", "pre_norm"), lrs=(1e-7, 2e-7), edges="learning", seeds=2,
                     task=task("text", path=str(text)))  # fmt: skip
     result = stability(asked, sweep)
     tame = [c for c in result["cells"] if c["lr"] < 1e-6]

@@ -61,7 +61,7 @@ def summary(result: dict[str, Any], page: Path, diagnosis: Path) -> list[str]:
     lines = list(setting["answer"])
     for row in setting["schemes"]:
         loss = "diverged" if row["mean"] is None else f"loss {row['mean']:.3f}"
-        speed = f"{row['tokens_per_second']:.0f} tokens/s" if row["tokens_per_second"] else ""
+        speed = f"step time {row['cost']['time']:.2f}" if row["cost"] else ""
         lines.append(f"  {row['scheme']:<16} {loss}  best lr {row['lr']:<7.2g} {speed}")
     counts = {v: sum(c["verdict"] == v for c in setting["claims"]) for v in ("confirmed", "refuted", "undecided")}
     lines.append(

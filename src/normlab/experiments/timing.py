@@ -78,9 +78,8 @@ def relative(cost: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> 
         return None
     scale = 1.0 if cost is base else stats.median(_ratios(base))
     first, middle, third = (1.0, 1.0, 1.0) if cost is base else stats.quantiles(_ratios(cost), n=4, method="inclusive")
-    return {
-        "time": middle / scale, "low": first / scale, "high": third / scale, "seconds": stats.median(cost["seconds"])
-    }  # fmt: skip
+    seconds = stats.median(base["seconds"]) * middle / scale  # speeds of one moment, the baseline's
+    return {"time": middle / scale, "low": first / scale, "high": third / scale, "seconds": seconds}
 
 
 def _ratios(cost: Mapping[str, Any]) -> list[float]:
