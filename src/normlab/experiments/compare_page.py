@@ -45,7 +45,7 @@ def summary_rows(setting: dict[str, Any]) -> list[dict[str, Any]]:
             "p (Holm)": None if is_base else test["adjusted"] if test["adjusted"] is not None else test["p"],
             "diverged": row["diverged"], "best lr": row["lr"],
             "step time": None if row["cost"] is None else round(row["cost"]["time"], 3),
-            "activations MB": round(row["activation_bytes"] / BYTES, 1),
+            "saved MB": round(row["activation_bytes"] / BYTES, 1),
             "params (M)": round(row["parameters"] / 1e6, 3), "MFLOP a token": round(row["flops_per_token"] / 1e6, 2),
         })  # fmt: skip
     for key in ("diverged", "step time"):
@@ -105,8 +105,8 @@ def _setting(page: Page, setting: dict[str, Any], name: str) -> None:
         f"{shape['warmup']} steps of warm-up.{floor} Differences are paired by seed (same data, same order). Rates are "
         "chosen on seed 0, which is one of the seeds; the second table has the difference without it. Shapes are the same "
         "for all schemes; what a scheme adds in parameters and arithmetic counts as its cost. Step times are of steps in "
-        "turn with pre_norm's, on one thread, each scheme beside it; activations are what autograd keeps for one step; peak "
-        "MB is a worker's whole process.",
+        "turn with pre_norm's, on one thread, each scheme beside it; saved MB are the activations that autograd "
+        "keeps for one step; peak MB is a worker's whole process.",
         style="note",
     )
     page.table(more_rows(setting), name=f"more{slug}", caption="Tuning, and more of the cost.")
