@@ -3,8 +3,8 @@
     1  every scheme x every rate, with the first seed; where the best rate is the last of the grid, the grid grows
     2  the best rate of each scheme with the other seeds
 
-The first seed's run at the best rate is both the end of the tuning and one of the seeds: the choice flatters every
-scheme alike, by the noise of one seed.
+The first seed's run at the best rate is both the end of the tuning and one of the seeds; the sentences give the
+difference without it too.
 """
 
 from __future__ import annotations
