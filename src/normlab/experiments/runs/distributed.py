@@ -1,4 +1,4 @@
-"""One cell on several processes (`normlab train` under torchrun)."""
+"""One run on several processes (`normlab train` under torchrun)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import torch
 
-from normlab.experiments.cell import CellConfig, CellTrainer, build, locked, prepare, summary
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.folder import locked, prepare, read_summary
+from normlab.experiments.runs.trainer import RunTrainer
 from normlab.training.distributed import Distributed, Group, Strategy, check_batch, process_group
 
 
-class DistributedCell(Distributed, CellTrainer):
-    """A cell's records from the main process; layers are not looked into (they may be in shards)."""
+class DistributedRun(Distributed, RunTrainer):
+    """A run's records from the main process; layers are not looked into (they may be in shards)."""
 
     def facts(self) -> dict[str, Any]:
-        train = self.cell.train
-        tokens = train.batch * train.length * train.accumulate
+        tokens = self.run_config.tokens_a_step
         seconds = self.median_step()
         return {
             "validation": self.validation,
@@ -27,19 +28,19 @@ class DistributedCell(Distributed, CellTrainer):
         }
 
 
-def check(config: CellConfig, folder: str | Path, *, processes: int = 1) -> None:
+def check(config: RunConfig, folder: str | Path, *, processes: int = 1) -> None:
     """Raise for what can be known to fail before the folder is made: the corrected command is then no other run."""
     check_batch(config.train.batch, processes)
-    if summary(folder) is None:  # what is finished needs no data
+    if read_summary(folder) is None:  # what is finished needs no data
         config.check()
 
 
 def train_distributed(
-    config: CellConfig, folder: str | Path, *, strategy: Strategy, device: str = "cpu", quiet: bool = False
+    config: RunConfig, folder: str | Path, *, strategy: Strategy, device: str = "cpu", quiet: bool = False
 ) -> dict[str, Any] | None:
     """Train with the other processes of torchrun; the summary on the main process, None on the others."""
     torch.set_num_threads(1 if device == "cpu" else torch.get_num_threads())
-    blind = config.replace(measure=config.measure.replace(layers=(), prune=False))
+    blind = config.replace(score=config.held_out.replace(layers=(), prune=False))
     with process_group(device) as group:
         group.together(lambda: check(config, folder, processes=group.world))
         group.together(lambda: prepare(folder, config) if group.main else None)
@@ -50,10 +51,10 @@ def train_distributed(
         return None
 
 
-def _run(config: CellConfig, folder: Path, group: Group, strategy: Strategy, quiet: bool) -> dict[str, Any]:
+def _run(config: RunConfig, folder: Path, group: Group, strategy: Strategy, quiet: bool) -> dict[str, Any]:
     torch.distributed.barrier()  # the main process holds the lock now
-    done = summary(folder)
+    done = read_summary(folder)
     if done is not None:
         return done
-    model = build(config, device=str(group.device))
-    return DistributedCell(model, config, folder, group=group, strategy=strategy, quiet=quiet).run()
+    model = config.build_seeded(device=str(group.device))
+    return DistributedRun(model, config, folder, group=group, strategy=strategy, quiet=quiet).run()

@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from normlab.errors import ConfigError, InputError, require
-from normlab.experiments.sweep import Outcome
+from normlab.experiments.executors.protocol import Answer, Outcome
 
 TIMEOUT = 5.0  # seconds for an address to answer at all
 
 
-def remote_attempt(folder: str, threads: int, device: str = "cpu") -> dict[str, Any]:
+def remote_attempt(folder: str, threads: int, device: str = "cpu") -> Answer:
     """What runs on a node."""
-    from normlab.experiments.worker import attempt
+    from normlab.experiments.executors.worker import attempt
 
     if not Path(folder).exists():
         error = (
             f"the node {socket.gethostname()!r} does not see {folder!r}: sweeps on Ray need a folder that all nodes "
             "share, such as a network file system"
         )
-        return {"error": error, "final": True}
+        return Answer(error)
     return attempt(folder, threads=threads, device=device)
 
 
@@ -51,6 +51,10 @@ class RayExecutor:
         self._connect()
         if not self.workers:
             self.workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)) // self.threads)
+
+    @property
+    def at_once(self) -> int:
+        return max(1, self.workers)
 
     def _connect(self) -> None:
         self._ray = require("ray", extra="ray", purpose="--executor ray")
@@ -92,11 +96,11 @@ class RayExecutor:
                 try:
                     answer = ray.get(reference)
                 except ray.exceptions.RayError as error:  # its worker died more often than Ray retries
-                    answer = {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}", "final": True}
-                if answer["error"] is None:
+                    answer = Answer(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                if answer.error is None:
                     yield Outcome(folder)
-                elif answer["final"] or tries >= self.retries:
-                    yield Outcome(folder, answer["error"])
+                elif answer.final or tries >= self.retries:
+                    yield Outcome(folder, answer.error)
                 else:
                     waiting.append((folder, tries + 1))
 

@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from normlab.errors import ConfigError
-from normlab.experiments.sweep import Outcome
+from normlab.experiments.executors.protocol import Answer, Outcome, cores
 
 GRACE = 20.0  # seconds for a worker to save its checkpoint when it is asked to stop
 
@@ -85,10 +85,10 @@ class LocalExecutor:
                     if job_done is None:  # an idle worker died
                         continue
                     job_done.attempts += 1
-                    if answer["error"] is None:
+                    if answer.error is None:
                         yield Outcome(job_done.folder)
-                    elif answer["final"] or job_done.attempts > self.retries:
-                        yield Outcome(job_done.folder, answer["error"])
+                    elif answer.final or job_done.attempts > self.retries:
+                        yield Outcome(job_done.folder, answer.error)
                     else:
                         waiting.append(job_done)
             ended = True
@@ -96,12 +96,12 @@ class LocalExecutor:
             if not ended:  # interrupted: nobody will ask for these workers again
                 self.close()
 
-    def _answer(self, worker: _Worker) -> dict[str, Any]:
+    def _answer(self, worker: _Worker) -> Answer:
         line = worker.process.stdout.readline()  # type: ignore[union-attr]
         if not line:
-            return {"error": self._bury(worker), "final": False}
+            return Answer(self._bury(worker), final=False)
         worker.folder = None
-        return json.loads(line)
+        return Answer.from_line(line)
 
     def _idle(self) -> _Worker | None:
         return next((w for w in self._pool if w.folder is None and w.process.poll() is None), None)
@@ -117,7 +117,7 @@ class LocalExecutor:
         }
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the worker is buried
         process = subprocess.Popen(
-            [sys.executable, "-m", "normlab.experiments.worker", threads, self.device, str(os.getpid())],
+            [sys.executable, "-m", "normlab.experiments.executors.worker", threads, self.device, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -135,7 +135,7 @@ class LocalExecutor:
         worker.folder = folder
         assert worker.process.stdin is not None
         try:
-            worker.process.stdin.write(f"{folder.resolve()}\n")
+            worker.process.stdin.write(json.dumps(str(folder.resolve())) + "\n")  # a name may hold a newline
             worker.process.stdin.flush()
         except BrokenPipeError:
             pass  # it died a moment ago: its closed stdout says so to the selector
@@ -183,24 +183,3 @@ class LocalExecutor:
                     pipe.close()
             except BrokenPipeError:
                 pass
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def executor(name: str, *, workers: int = 0, threads: int = 1, address: str | None = None, device: str = "cpu") -> Any:
-    """By name: local, or ray (which `address` says where to find)."""
-    from normlab.errors import canonical, unknown
-
-    kind = canonical(name)
-    if kind == "local":
-        if address is not None:
-            raise ConfigError(f"--address {address!r} belongs to --executor ray; local processes need none")
-        return LocalExecutor(workers=workers, threads=threads, device=device)
-    if kind == "ray":
-        from normlab.experiments.ray_executor import RayExecutor
-
-        return RayExecutor(address=address, workers=workers, threads=threads, device=device)
-    raise ConfigError(unknown("executor", name, ["local", "ray"]))

@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator, SerializeAsAny
-
-from normlab.errors import InputError
-from normlab.tasks import Task, from_dict
+import normlab
+from normlab.config import load_yaml
+from normlab.errors import ConfigError, InputError
+from normlab.experiments.runs.config import RunConfig, upgraded
+from normlab.files import write_text
+from normlab.tasks import Task
 
 try:
     import fcntl
@@ -23,7 +25,8 @@ except ImportError:  # not on Windows; runs there are not guarded against a seco
 
 POLL = 0.1  # seconds
 TAIL = 4096  # bytes; a line of the log that says its step early is short, or ends with short ones after it
-AnyTask = Annotated[SerializeAsAny[Task], BeforeValidator(lambda v: from_dict(v) if isinstance(v, dict) else v)]
+PATIENCE = 45.0  # seconds: a worker outlives a killed parent until it has saved (at most ORPHAN_SECONDS)
+STACK = "stacked.json"  # in the folder of a stack: the names of its members
 
 
 @contextmanager
@@ -44,16 +47,7 @@ def locked(folder: Path, *, wait: float = math.inf) -> Iterator[None]:
         yield
 
 
-def setting_of(config: Any) -> str:
-    """What the cells that are compared with each other share: all but the scheme, the learning rate and the seed."""
-    values = config.to_dict()
-    values["model"].pop("scheme")
-    values["train"].pop("lr")
-    values["train"].pop("seed")
-    return json.dumps(values, sort_keys=True)
-
-
-def summary(folder: str | Path) -> dict[str, Any] | None:
+def read_summary(folder: str | Path) -> dict[str, Any] | None:
     """What a finished run found, or None."""
     path = Path(folder) / "summary.json"
     try:
@@ -61,7 +55,7 @@ def summary(folder: str | Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except json.JSONDecodeError as error:
-        raise InputError(f"{str(path)!r} is damaged ({error}); delete that file to run the cell again") from None
+        raise InputError(f"{str(path)!r} is damaged ({error}); delete that file to run it again") from None
 
 
 def check_data(sweep: Path, task: Task) -> None:
@@ -97,3 +91,47 @@ def differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> 
             yield from differences(a, b, f"{name}.")
         elif a != b:
             yield name, a, b
+
+
+def prepare(folder: str | Path, config: RunConfig) -> Path:
+    """Make the folder of a run, or check that it holds this very run."""
+    folder = Path(folder)
+    path = folder / "config.yaml"
+    if not path.exists():
+        write_text(path, config.to_yaml())
+        return folder
+    there = load(folder)
+    if there != config:
+        found = differences(there.to_dict(), config.to_dict())
+        changed = [f"{key} is {was!r} there and {now!r} here" for key, was, now in found]
+        raise ConfigError(
+            f"{str(folder)!r} holds another run: {'; '.join(changed[:3])}. Give another --out, or delete that folder"
+        )
+    return folder
+
+
+def load(folder: str | Path) -> RunConfig:
+    path = Path(folder) / "config.yaml"
+    if not path.exists():
+        raise InputError(f"{str(folder)!r} is not the folder of a run: it has no config.yaml")
+    try:
+        return RunConfig.from_file(path)
+    except ConfigError as error:
+        raise InputError(
+            f"{str(path)!r} is not a run that normlab {normlab.__version__} can read ({error}); if another version wrote it, "
+            "use that one, or give another --out"
+        ) from None
+
+
+def is_run(folder: str | Path) -> bool:
+    """Does `config.yaml` there describe a run of normlab's, of any format? Without a sentence where it does not."""
+    path = Path(folder) / "config.yaml"
+    try:
+        values = load_yaml(path.read_text(encoding="utf-8"), source=str(path))
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return False
+    return isinstance(values, dict) and {"model", "train", "score"} <= set(upgraded(values))
+
+
+def is_stack(folder: str | Path) -> bool:
+    return (Path(folder) / STACK).exists()

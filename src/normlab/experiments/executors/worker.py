@@ -1,6 +1,6 @@
 """The process at the other end of `LocalExecutor`: reads folders on stdin, answers on stdout, a line each.
 
-A folder is that of a cell, of a run, or of a stack of runs; what it holds says which.
+A folder is that of a run or of a stack of runs; what it holds says which.
 """
 
 from __future__ import annotations
@@ -11,31 +11,23 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import Any
-
-import torch
 
 from normlab.errors import NormlabError
-from normlab.experiments.cell import run_cell
-from normlab.experiments.run import is_run, run_folder
+from normlab.experiments.executors.protocol import Answer
+from normlab.experiments.runs.trainer import run_folder
 
 ORPHAN_SECONDS = 30.0
 
 
-def attempt(folder: str, *, threads: int, device: str = "cpu") -> dict[str, Any]:
-    """Run what the folder holds. `final` says that trying again cannot help."""
+def attempt(folder: str, *, threads: int, device: str = "cpu") -> Answer:
+    """Run what the folder holds."""
     try:
-        if is_run(Path(folder)):
-            torch.set_num_threads(threads)
-            run_folder(Path(folder), device=device)
-        else:
-            run_cell(folder, threads=threads, device=device)
+        run_folder(folder, threads=threads, device=device)
     except NormlabError as error:
-        return {"error": str(error), "final": True}
+        return Answer(str(error))
     except Exception as error:  # whatever it was, the sweep goes on and the sentence is kept
-        return {"error": f"{type(error).__name__}: {error}", "final": False}
-    return {"error": None, "final": True}
+        return Answer(f"{type(error).__name__}: {error}", final=False)
+    return Answer()
 
 
 def main() -> None:
@@ -45,7 +37,7 @@ def main() -> None:
     threading.Thread(target=_leave_with, args=(driver,), daemon=True).start()
     try:
         for line in sys.stdin:
-            print(json.dumps(attempt(line.strip(), threads=threads, device=device)), file=answers, flush=True)
+            print(attempt(json.loads(line), threads=threads, device=device).to_line(), file=answers, flush=True)
     except KeyboardInterrupt:  # the loop saved its checkpoint first
         pass
     except BrokenPipeError:
