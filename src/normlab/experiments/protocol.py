@@ -44,6 +44,10 @@ class Experiment(ABC, Generic[AskedFor, Found]):
     file: ClassVar[str]
     """Under this name the result is written as JSON."""
 
+    def check(self, request: AskedFor) -> None:
+        """Raise for what cannot be built: it must leave no sweep behind."""
+        request.check()
+
     def settle(self, request: AskedFor, executor: Executor) -> Settled:
         """What is decided once for a folder."""
         return {}
@@ -72,7 +76,7 @@ class Experiment(ABC, Generic[AskedFor, Found]):
 
     def carry_out(self, request: AskedFor, sweep: Sweep) -> Found:
         """Run what is missing and say what all of it shows. Raises SweepError where runs could not be made."""
-        request.check()
+        self.check(request)
         settled = sweep.settle(request, lambda: self.settle(request, sweep.executor))
         waves = 0
         while (wave := self.plan(request, settled, waves, sweep.folder)) is not None and not sweep.stuck(wave.runs):

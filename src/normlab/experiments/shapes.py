@@ -21,23 +21,16 @@ def some_layers(depths: tuple[int, ...]) -> tuple[int, ...]:
     return depths
 
 
-def labels(schemes: tuple[str, ...]) -> dict[str, str]:
-    """Scheme as it was written -> its label. Raises for an unknown one, or one that is given twice."""
-    from normlab.schemes.names import label, parse_scheme
+def known_schemes(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The labels of what was asked for, families and `all` spread. Raises for an unknown one, or one that is given twice."""
+    from normlab.schemes.names import parse_schemes
 
-    if not schemes:
-        raise ValueError("give at least one scheme")
-    found = {text: label(parse_scheme(text)) for text in schemes}
-    if len(set(found.values())) < len(schemes):
-        raise ValueError(f"a scheme is given twice: {', '.join(found.values())}")
-    return found
+    return tuple(choice.label for choice in parse_schemes(given))
 
 
 def run_name(scheme: str, depth: int, lr: float, seed: int) -> str:
     """The folder of a run: the scheme's label, with what a file's name may not hold left out."""
-    from normlab.schemes.names import label, parse_scheme
-
-    return f"{re.sub(r'[^a-z0-9_=.]+', '-', label(parse_scheme(scheme))).strip('-')}-l{depth}-lr{lr:.3g}-s{seed}"
+    return f"{re.sub(r'[^a-z0-9_=.]+', '-', scheme).strip('-')}-l{depth}-lr{lr:.3g}-s{seed}"
 
 
 def seconds(text: str) -> float:
@@ -64,8 +57,7 @@ class GridRequest(Request):
     @field_validator("schemes")
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        labels(names)
-        return names
+        return known_schemes(names)
 
     @field_validator("depths")
     @classmethod

@@ -26,7 +26,7 @@ from normlab.experiments.request import Request
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.records import FinishedRun
 from normlab.experiments.runs.score import HeldOut
-from normlab.experiments.shapes import labels, round_3, run_name
+from normlab.experiments.shapes import round_3, run_name
 from normlab.experiments.sweep import Settled, Sweep, read_all, read_request, read_runs, unfinished
 from normlab.model import TransformerConfig
 from normlab.report import Page
@@ -34,7 +34,7 @@ from normlab.schemes.names import label, parse_scheme
 from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import AverageConfig
 
-Arm = tuple[str, int]  # scheme as it was written, depth
+Arm = tuple[str, int]  # scheme, depth
 
 
 class Compare(Experiment[CompareRequest, Comparison]):
@@ -43,10 +43,11 @@ class Compare(Experiment[CompareRequest, Comparison]):
     request: ClassVar[type[Request]] = CompareRequest
     file: ClassVar[str] = "comparison.json"
 
-    def settle(self, request: CompareRequest, executor: Executor) -> Settled:
+    def check(self, request: CompareRequest) -> None:
         for arm in _arms(request):
-            run_of(request, arm, lr=request.lrs[0], seed=0, steps=10)  # what cannot be built leaves no sweep behind
+            run_of(request, arm, lr=request.lrs[0], seed=0, steps=10)
 
+    def settle(self, request: CompareRequest, executor: Executor) -> Settled:
         def times() -> Mapping[Arm, float]:
             runs = {arm: run_of(request, arm, lr=1e-4, seed=0, steps=10) for arm in _arms(request)}
             return time_steps(runs, executor.device)
@@ -64,7 +65,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
             return Wave("tuning" if waves == 0 else "tuning, wider", wanted)
         if waves > request.extend + 1:
             return None
-        chosen = {arm: best_rate(found)[0] for arm, found in _tuned(request, folder).items()}
+        chosen = {arm: best_rate(found)[0] for arm, found in _tuned(folder).items()}
         rest = {
             run_name(*arm, lr, seed): run_of(request, arm, lr=lr, seed=seed, steps=steps)
             for seed in range(1, request.seeds)
@@ -75,8 +76,8 @@ class Compare(Experiment[CompareRequest, Comparison]):
     def finish(self, request: CompareRequest, settled: Settled, sweep: Sweep) -> None:
         steps = settled["steps"]
         timed = [
-            (label(parse_scheme(arm[0])), run_of(request, arm, lr=request.lrs[0], seed=0, steps=steps))
-            for arm in sorted(_tuned(request, sweep.folder))
+            (arm[0], run_of(request, arm, lr=request.lrs[0], seed=0, steps=steps))
+            for arm in sorted(_tuned(sweep.folder))
         ]
         timing.measure(sweep.folder, timed, device=sweep.executor.device, quiet=sweep.quiet)
 
@@ -142,7 +143,7 @@ def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple
         for arm in _arms(request):
             yield arm, list(request.lrs)
         return
-    for arm, runs in _tuned(request, folder).items():
+    for arm, runs in _tuned(folder).items():
         best, table = best_rate(runs)
         rates = [rate.lr for rate in table]
         if len(rates) < 2 or len(rates) - len(request.lrs) >= round_:  # grown this often already, in an earlier run
@@ -153,12 +154,10 @@ def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple
             yield arm, [round_3(best * rates[0] / rates[1])]
 
 
-def _tuned(request: CompareRequest, folder: Path) -> dict[Arm, list[FinishedRun]]:
+def _tuned(folder: Path) -> dict[Arm, list[FinishedRun]]:
     """The finished tuning runs (first seed) of each scheme and depth; what failed is missing."""
-    written = {name: text for text, name in labels(request.schemes).items()}
     found: dict[Arm, list[FinishedRun]] = {}
     for run in read_runs(folder):
         if run.seed == 0:
-            arm = (written[label(run.config.model.scheme)], run.config.model.depth)
-            found.setdefault(arm, []).append(run)
+            found.setdefault((label(run.config.model.scheme), run.config.model.depth), []).append(run)
     return found

@@ -10,7 +10,7 @@ from typing_extensions import Self
 from normlab.errors import ConfigError, canonical, unknown
 from normlab.experiments.request import option
 from normlab.experiments.runs.score import HeldOut
-from normlab.experiments.shapes import GridRequest, labels, round_3
+from normlab.experiments.shapes import GridRequest, round_3
 
 DEFAULT_BUDGET = "10m"
 
@@ -48,7 +48,7 @@ class CompareRequest(GridRequest):
         if self.tokens is not None and self.budget is not None:
             raise ValueError("give either tokens (of each run) or a time budget (of the whole comparison), not both")
         if self.baseline is not None:
-            pick_baseline(list(labels(self.schemes).values()), self.baseline)
+            pick_baseline(list(self.schemes), self.baseline)
         return self
 
     def phases(self) -> list[int]:

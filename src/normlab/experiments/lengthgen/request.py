@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from normlab.errors import ConfigError, canonical, unknown
 from normlab.experiments.request import AnyTask, Request, option
-from normlab.experiments.shapes import labels
+from normlab.experiments.shapes import known_schemes
 
 FOUR = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm")
 FIXES = ("none", "ssmax", "adaptive", "head_norm")
@@ -68,7 +68,7 @@ class LengthgenRequest(Request):
     @field_validator("schemes")
     @classmethod
     def _schemes(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(labels(names).values())
+        return known_schemes(names)
 
     @field_validator("fixes")
     @classmethod

@@ -38,12 +38,15 @@ class Stability(Experiment[StabilityRequest, StabilityMap]):
     request: ClassVar[type[Request]] = StabilityRequest
     file: ClassVar[str] = "stability.json"
 
+    def check(self, request: StabilityRequest) -> None:
+        request.check()
+        for line in request.lines():
+            run_of(request, line, request.lrs[0], 0)
+
     def plan(self, request: StabilityRequest, settled: Settled, waves: int, folder: Path) -> Wave | None:
         """The grid, then what brackets an edge more closely, as long as there is such a rate."""
         rates = {line: set(request.lrs) for line in request.lines()}
-        if waves == 0:
-            _check(request)
-        else:
+        if waves > 0:
             more = next_rates(request, _judged(request, folder))
             if not any(more.values()):
                 return None
@@ -87,11 +90,6 @@ def run_of(request: StabilityRequest, line: Line, lr: float, seed: int) -> RunCo
         ),
         score=HeldOut(validations=1, curve_sequences=1, sequences=32, layers=(), prune=False),
     )  # fmt: skip
-
-
-def _check(request: StabilityRequest) -> None:
-    for line in request.lines():
-        run_of(request, line, request.lrs[0], 0)
 
 
 # -- the search -------------------------------------------------------------------------------------------------------
@@ -139,11 +137,11 @@ def next_rates(request: StabilityRequest, runs: Iterable[tuple[Line, JudgedRun]]
 
 def _judged(request: StabilityRequest, folder: Path) -> list[tuple[Line, JudgedRun]]:
     """The finished runs of the lines that are asked for."""
-    lines = {(label(parse_scheme(line[0])), *line[1:]): line for line in request.lines()}
-    return [(lines[key], judged(run)) for run in read_runs(folder) if (key := _key(run)) in lines]
+    lines = set(request.lines())
+    return [(line, judged(run)) for run in read_runs(folder) if (line := _line(run)) in lines]
 
 
-def _key(run: FinishedRun) -> Line:
+def _line(run: FinishedRun) -> Line:
     return label(run.config.model.scheme), run.config.model.depth, run.config.train.schedule.warmup
 
 
