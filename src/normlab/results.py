@@ -29,6 +29,8 @@ def plain(value: object) -> Plain:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
+    if hasattr(value, "to_plain"):  # a dataclass whose file looks otherwise
+        return plain(value.to_plain())
     if is_dataclass(value):
         names = [*(f.name for f in fields(value)), *getattr(value, "derived", ())]
         return {name: plain(getattr(value, name)) for name in names}
@@ -78,6 +80,7 @@ class Result:
     """What an experiment returns. `schema` rises when a field changes its name or meaning."""
 
     schema: ClassVar[int] = 1
+    kind: str
 
     def to_dict(self) -> dict[str, Plain]:
         return {"schema": self.schema, **as_row(self)}

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 
 def t_cdf(t: float, freedom: int) -> float:
@@ -33,6 +33,8 @@ def t_quantile(p: float, freedom: int) -> float:
 @dataclass(frozen=True)
 class Paired:
     """Mean difference over seeds with its 95 % interval and two-sided p; `adjusted` is p after Holm's correction."""
+
+    derived: ClassVar[tuple[str, ...]] = ("significant",)
 
     n: int
     mean: float | None

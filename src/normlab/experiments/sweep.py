@@ -50,7 +50,9 @@ class SweepFile:
 
     def write(self, folder: Path) -> None:
         body = {"format": self.format, "kind": self.kind, "normlab": self.normlab, "request": self.request}
-        write_json(folder / "sweep.json", {**body, "settled": self.settled, **({"data": self.data} if self.data else {})})
+        write_json(
+            folder / "sweep.json", {**body, "settled": self.settled, **({"data": self.data} if self.data else {})}
+        )
 
 
 @dataclass
@@ -76,9 +78,13 @@ class Sweep:
             return settled
         there = read_sweep(self.folder)
         if there.kind != request.kind:
-            raise ConfigError(f"{str(self.folder)!r} holds another sweep, of the kind {there.kind!r}; give another --out")
+            raise ConfigError(
+                f"{str(self.folder)!r} holds another sweep, of the kind {there.kind!r}; give another --out"
+            )
         was, now = _known(there, type(request)), request.to_dict()
-        changed = [key for key in was if was[key] != now[key] and not (key in request.grows and _covers(now[key], was[key]))]
+        changed = [
+            key for key in was if was[key] != now[key] and not (key in request.grows and _covers(now[key], was[key]))
+        ]
         if changed:
             words = [f"{key} was {was[key]!r}, now {now[key]!r}" for key in changed]
             raise ConfigError(
@@ -155,8 +161,8 @@ def read_sweep(folder: str | Path) -> SweepFile:
         raise InputError(f"{str(path)!r} is damaged: it is not the JSON that normlab writes")
     if body["format"] != FORMAT:
         raise InputError(
-            f"{str(folder)!r} was written by normlab {body.get('normlab')} in the format {body['format']}, and this one reads "
-            f"{FORMAT}; use that version, or give another folder"
+            f"{str(folder)!r} was written by normlab {body.get('normlab')} in the format {body['format']}, and this one "
+            f"reads {FORMAT}; use that version, or give another folder"
         )
     return pick(SweepFile, body, source=repr(str(path)))
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from normlab.errors import ConfigError
 from normlab.model.config import TransformerConfig
-from normlab.schemes import Frame, Parts, Scheme
+from normlab.schemes import Parts, Scheme
 from normlab.schemes.base import Stream
 
 

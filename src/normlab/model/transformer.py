@@ -24,7 +24,7 @@ from normlab.model.ffn import FeedForward
 from normlab.model.generate import evaluating, generate, prefill
 from normlab.model.linear import Embedding, Linear
 from normlab.model.positions import rope_table, sinusoidal
-from normlab.schemes import Branch, DepthMixing, Frame, depth_mixing
+from normlab.schemes import Branch, DepthMixing, depth_mixing
 from normlab.schemes.base import Stream
 
 

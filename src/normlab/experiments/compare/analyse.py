@@ -229,5 +229,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _over(what: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return what(known) if known else None
-
-

@@ -39,7 +39,7 @@ def claims(rows: Mapping[str, Row], depth: int) -> list[Claim]:
         for count in (depth // 4, depth // 2):
             what = f"loss added by removing {count} of {depth} layers, minus Pre-Norm's"
             values = _pairs(row, pre, partial(prune_cost, count=count))
-            found.append(claim(f"{row['scheme']} changes the prune curve", what, values, 0, [row, pre]))
+            found.append(claim(f"{row.scheme} changes the prune curve", what, values, 0, [row, pre]))
     return found
 
 

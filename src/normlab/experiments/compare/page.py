@@ -187,19 +187,30 @@ def _layers(page: Page, rows: Sequence[SchemeRow], depth: int, tag: str) -> None
             figure, height = small_multiples(panels, x=x, y=y, log_y=log)
             page.figure(figure, height=height, caption=caption)
 
-    draw(lambda found: found.magnitude, "rms of the stream", "Magnitude of what each branch reads, before its norm; the last point is what the "
-         "head reads. Dotted: the scheme's law for independent variance-preserving branches, shape only (scaled to the "
-         "start). Dashed: what the measured outputs would sum to if they were orthogonal, at the end.", log=True,
-         theory=_growth_theory)  # fmt: skip
+    draw(
+        lambda found: found.magnitude, "rms of the stream", "Magnitude of what each branch reads, before its norm; the last "
+        "point is what the head reads. Dotted: the scheme's law for independent variance-preserving branches, shape only "
+        "(scaled to the start). Dashed: what the measured outputs would sum to if they were orthogonal, at the end.",
+        log=True, theory=_growth_theory,
+    )  # fmt: skip
     draw(lambda found: found.output, "rms of the output", "Magnitude of what each branch adds.", log=True)
-    draw(lambda found: found.contribution, "output / stream", "What a branch adds, relative to what it reads.", log=True,
-         theory=_contribution_theory)  # fmt: skip
-    draw(lambda found: found.gradient_share, "share of the gradient norm", "Where the gradient is. Dotted: Xiong et al.'s law at the start: "
-         "(2/3)^((L-l)/2) for Post-Norm, flat for Pre-Norm.", x="layer",
-         theory=lambda row: _gradient_theory(row, depth))  # fmt: skip
-    draw(lambda found: found.block_influence, "1 - cos(in, out)", "Block influence: how far a layer turns the stream.", x="layer")
-    draw(lambda found: found.token_cosine, "mean cosine of two tokens", "Cosine collapse: near 1, the tokens of a sequence are all alike."
-    )
+    draw(
+        lambda found: found.contribution, "output / stream", "What a branch adds, relative to what it reads.", log=True,
+        theory=_contribution_theory,
+    )  # fmt: skip
+    draw(
+        lambda found: found.gradient_share, "share of the gradient norm", "Where the gradient is. Dotted: Xiong et al.'s law "
+        "at the start: (2/3)^((L-l)/2) for Post-Norm, flat for Pre-Norm.", x="layer",
+        theory=lambda row: _gradient_theory(row, depth),
+    )  # fmt: skip
+    draw(
+        lambda found: found.block_influence, "1 - cos(in, out)", "Block influence: how far a layer turns the stream.",
+        x="layer",
+    )  # fmt: skip
+    draw(
+        lambda found: found.token_cosine, "mean cosine of two tokens",
+        "Cosine collapse: near 1, the tokens of a sequence are all alike.",
+    )  # fmt: skip
     draw(lambda found: found.skip, "loss added", "Loss added by skipping one layer.", x="layer")
     draw(lambda found: found.prune, "loss", "Loss after removing the k least useful layers.", x="layers removed")
     mixings = {row.scheme: m for row in rows if (m := row.layers["end"].mixing)}

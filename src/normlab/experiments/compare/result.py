@@ -183,7 +183,15 @@ class Claim:
 
     @classmethod
     def of(
-        cls, claim: str, number: str, values: Numbers, *, test: Paired, verdict: str, reason: str = "", margin: float = 0.0
+        cls,
+        claim: str,
+        number: str,
+        values: Numbers,
+        *,
+        test: Paired,
+        verdict: str,
+        reason: str = "",
+        margin: float = 0.0,
     ) -> Claim:
         """`test` is of the values less the margin; what is shown is not."""
         mean, low, high = (None if v is None else v + margin for v in (test.mean, test.low, test.high))

@@ -92,12 +92,8 @@ def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     one = f"At {where} and {seeds} seed{'s' * (seeds != 1)}, {lowest}."
     if first.learned is False:
         one = f"{one[:-1]}, which is not below the loss of single tokens: no scheme learned more than frequencies."
-    better = [
-        r.scheme for r in alive if r.scheme != base and r.difference.significant and r.difference.mean < 0
-    ]
-    worse = [
-        r.scheme for r in alive if r.scheme != base and r.difference.significant and r.difference.mean > 0
-    ]
+    better = [r.scheme for r in alive if r.scheme != base and r.difference.significant and r.difference.mean < 0]
+    worse = [r.scheme for r in alive if r.scheme != base and r.difference.significant and r.difference.mean > 0]
     maybe = [r.scheme for r in alive if r.scheme != base and suggested(r.difference)]
     reference = next(row for row in rows if row.scheme == base)
     untested: dict[str, list[str]] = {}

@@ -1,8 +1,7 @@
 """The experiments of "Post-Norm can Resharpen Attention" and its open ends, each by name: rows of options.
 
-A row has a question and parts; a part is a set of options of `normlab lengthgen` (as its command line spells them). What
-the command line gives beside `--experiment` wins, so `--experiment text --steps 20000` is the same with more
-steps. Sizes are for two cores and minutes.
+A row has a question and parts; a part is what it sets of a `LengthgenRequest`. What the command line gives beside
+`--experiment` wins, so `--experiment text --steps 20000` is the same with more steps. Sizes are for two cores and minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ Options = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Preset:
+    """A named experiment."""
+
     question: str
     parts: dict[str, Options]
     shared: Options = field(default_factory=dict)
@@ -25,89 +26,96 @@ class Experiment:
         return {**self.shared, **self.parts[part]}
 
 
-TWO_LAYER: Options = {"preset": "two-layer", "dim": "16", "seeds": 8, "batch": 8, "lr": "1e-2", "steps": 600}
-SMALL_MINIMAL: Options = {"preset": "minimal", "train_length": 8, "seeds": 8, "batch": 16, "steps": 3000, "lr": "1e-2"}
-THREE = "pre_norm,post_norm,peri_norm"
+TWO_LAYER: Options = {"preset": "two_layer", "dims": (16,), "seeds": 8, "batch": 8, "lrs": (1e-2,), "steps": 600}
+SMALL_MINIMAL: Options = {
+    "preset": "minimal",
+    "train_length": 8,
+    "seeds": 8,
+    "batch": 16,
+    "steps": 3000,
+    "lrs": (1e-2,),
+}
+THREE = ("pre_norm", "post_norm", "peri_norm")
 FOUR_TASKS: dict[str, Options] = {
-    "set-complement": {"task": "set-complement", "set_": ["vocab=12", "targets=exact"], "train_length": 6,
-                       "test_lengths": "3,6,9,11", "batch": 16},
-    "max-retrieval": {"task": "max-retrieval", "train_length": 16, "test_lengths": "16,64,256"},
-    "dyck": {"task": "dyck", "set_": ["pairs=2", "depth=3"], "train_length": 16, "test_lengths": "16,32,64"},
-    "tomita": {"task": "tomita", "set_": ["number=3"], "train_length": 16, "test_lengths": "16,32,64"},
+    "set-complement": {"task": "set-complement(vocab=12, targets=exact)", "train_length": 6,
+                       "test_lengths": (3, 6, 9, 11), "batch": 16},
+    "max-retrieval": {"task": "max-retrieval", "train_length": 16, "test_lengths": (16, 64, 256)},
+    "dyck": {"task": "dyck(pairs=2, depth=3)", "train_length": 16, "test_lengths": (16, 32, 64)},
+    "tomita": {"task": "tomita(number=3)", "train_length": 16, "test_lengths": (16, 32, 64)},
 }  # fmt: skip
 
-EXPERIMENTS: dict[str, Experiment] = {
+EXPERIMENTS: dict[str, Preset] = {
     # -- the three first experiments
-    "minimal-by-length": Experiment(
+    "minimal-by-length": Preset(
         "Does a norm behind attention help the minimal model beyond its training length?",
-        {"set-complement": {"task": "set-complement", "set_": ["vocab=16"], "test_lengths": "1,2,4,8,12,15"}},
+        {"set-complement": {"task": "set-complement(vocab=16)", "test_lengths": (1, 2, 4, 8, 12, 15)}},
         {"preset": "minimal", "train_length": 8, "batch": 64, "steps": 25_000},
     ),
-    "averages": Experiment(
+    "averages": Preset(
         "Raw, EMA or BEMA weights, where many tokens are legal and targets are noisy?",
-        {"set-complement": {"task": "set-complement", "set_": ["vocab=32"], "test_lengths": "1,4,8,16,31"}},
+        {"set-complement": {"task": "set-complement(vocab=32)", "test_lengths": (1, 4, 8, 16, 31)}},
         {"preset": "minimal", "train_length": 8, "batch": 64, "steps": 6000, "schemes": THREE},
     ),
-    "dyck-beyond-depth": Experiment(
+    "dyck-beyond-depth": Preset(
         "Does peri-norm carry two layers beyond the depth and the length that they were trained on?",
-        {"deeper": {"test_set": ["depth=5"]}, "longer": {}},
+        {"deeper": {"test_task": "dyck(pairs=2, depth=5)"}, "longer": {}},
         {**TWO_LAYER, **FOUR_TASKS["dyck"], "schemes": THREE},
     ),
     # -- the three next checks
-    "non-uniform-attention": Experiment(
+    "non-uniform-attention": Preset(
         "Tokens repeat, so uniform attention is not balanced: do models find another pattern, and does a norm still help?",
-        {"repeated": {"task": "set-complement", "set_": ["vocab=16", "replacement=true", "targets=exact"],
-                      "test_lengths": "4,8,16,32"}},
+        {"repeated": {"task": "set-complement(vocab=16, replacement=true, targets=exact)",
+                      "test_lengths": (4, 8, 16, 32)}},
         SMALL_MINIMAL,
     ),
-    "widths": Experiment(
+    "widths": Preset(
         "How do the width d and the width of the values d_v matter, below and above v - 1?",
         {
-            "d-minimal": {**SMALL_MINIMAL, **FOUR_TASKS["set-complement"], "dim": "6,9,11,16", "steps": 2000},
-            "dv-minimal": {**SMALL_MINIMAL, **FOUR_TASKS["set-complement"], "dim": "11", "head_dim": "6,9,11,16",
+            "d-minimal": {**SMALL_MINIMAL, **FOUR_TASKS["set-complement"], "dims": (6, 9, 11, 16), "steps": 2000},
+            "dv-minimal": {**SMALL_MINIMAL, **FOUR_TASKS["set-complement"], "dims": (11,), "head_dims": (6, 9, 11, 16),
                            "steps": 2000},
-            **{f"d-{name}": {**part, "dim": "8,16"} for name, part in FOUR_TASKS.items()},
-            **{f"dv-{name}": {**part, "head_dim": "2,8"} for name, part in FOUR_TASKS.items()},
+            **{f"d-{name}": {**part, "dims": (8, 16)} for name, part in FOUR_TASKS.items()},
+            **{f"dv-{name}": {**part, "head_dims": (2, 8)} for name, part in FOUR_TASKS.items()},
         },
-        {**TWO_LAYER, "schemes": "pre_norm,post_norm", "positions": "nope"},
+        {**TWO_LAYER, "schemes": ("pre_norm", "post_norm"), "positions": ("nope",)},
     ),
-    "stability": Experiment(
+    "stability": Preset(
         "Which scheme trains calmly as the learning rate rises: gradient norms, the loss's spread, early stops?",
         {"dyck": {}},
-        {**TWO_LAYER, **FOUR_TASKS["dyck"], "steps": 250, "lr": "1e-2,1e-1"},
+        {**TWO_LAYER, **FOUR_TASKS["dyck"], "steps": 250, "lrs": (1e-2, 1e-1)},
     ),
     # -- the three open questions
-    "deep-post-norm": Experiment(
+    "deep-post-norm": Preset(
         "Does post-norm still train, and generalize, with more than 12 layers?",
         {"16-layers": {"depth": 16}},
-        {**TWO_LAYER, **FOUR_TASKS["dyck"], "schemes": "pre_norm,post_norm,peri_norm,deep_norm", "steps": 200,
-         "lr": "3e-3", "test_count": 64},
+        {**TWO_LAYER, **FOUR_TASKS["dyck"], "schemes": ("pre_norm", "post_norm", "peri_norm", "deep_norm"), "steps": 200,
+         "lrs": (3e-3,), "test_count": 64},
     ),
-    "text": Experiment(
+    "text": Preset(
         "Natural text: does the loss stay low beyond the training length?",
-        {"bytes": {"task": "text", "train_length": 16, "test_lengths": "16,32,64", "test_count": 256}},
-        {**TWO_LAYER, "schemes": "pre_norm,post_norm", "positions": "nope,rope", "steps": 600},
+        {"bytes": {"task": "text", "train_length": 16, "test_lengths": (16, 32, 64), "test_count": 256}},
+        {**TWO_LAYER, "schemes": ("pre_norm", "post_norm"), "positions": ("nope", "rope"), "steps": 600},
     ),
-    "precision": Experiment(
+    "precision": Preset(
         "The precision bound: does a norm on the attention output keep the gap from falling with length?",
-        {"vocab-16": {"set_": ["vocab=16", "targets=exact"], "test_lengths": "1,2,4,8,12,15"}},
-        {**SMALL_MINIMAL, "task": "set-complement", "schemes": "pre_norm,res_norm,peri_norm"},
+        {"vocab-16": {"task": "set-complement(vocab=16, targets=exact)", "test_lengths": (1, 2, 4, 8, 12, 15)}},
+        {**SMALL_MINIMAL, "schemes": ("pre_norm", "res_norm", "peri_norm")},
     ),
     # -- the direction on all four tasks, and the rivals
-    "four-tasks": Experiment(
+    "four-tasks": Preset(
         "Post-norm against pre-norm on the four tasks, with and without rotary positions",
         FOUR_TASKS,
-        {**TWO_LAYER, "schemes": "pre_norm,post_norm", "positions": "nope,rope"},
+        {**TWO_LAYER, "schemes": ("pre_norm", "post_norm"), "positions": ("nope", "rope")},
     ),
-    "rival-fixes": Experiment(
+    "rival-fixes": Preset(
         "SSMax, adaptive temperature and a norm on each head, beside a norm behind attention",
         {"max-retrieval": FOUR_TASKS["max-retrieval"]},
-        {**TWO_LAYER, "schemes": "pre_norm,post_norm", "fixes": "none,ssmax,adaptive,head-norm"},
+        {**TWO_LAYER, "schemes": ("pre_norm", "post_norm"), "fixes": ("none", "ssmax", "adaptive", "head_norm")},
     ),
 }  # fmt: skip
 
 
-def experiment(name: str) -> Experiment:
+def preset(name: str) -> Preset:
     known = {canonical(key): row for key, row in EXPERIMENTS.items()}
     if canonical(name) not in known:
         raise ConfigError(unknown("experiment", name, EXPERIMENTS))

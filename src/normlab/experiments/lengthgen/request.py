@@ -36,15 +36,13 @@ class LengthgenRequest(Request):
     grows: ClassVar[tuple[str, ...]] = ("schemes", "fixes", "positions", "seeds")
 
     task: AnyTask = option(default_task, "set-complement, max-retrieval, dyck, tomita or text; options by --set.")
-    test_task: AnyTask | None = Field(default=None, description="score on this task instead, for example deeper Dyck")
+    test_task: AnyTask | None = option(None, "Score on this task instead, for example a deeper Dyck.")
     preset: Literal["minimal", "two_layer"] = option("minimal", "minimal or two-layer.")
     schemes: tuple[str, ...] = option(
         FOUR, "Names with commas, options in brackets; the others are compared with the first.", strict=False
     )
     fixes: tuple[str, ...] = option(("none",), "none, ssmax, adaptive, head-norm, with commas.", strict=False)
-    positions: tuple[Positions, ...] = option(
-        ("nope",), "nope, rope, learned, sinusoidal, with commas.", strict=False
-    )
+    positions: tuple[Positions, ...] = option(("nope",), "nope, rope, learned, sinusoidal, with commas.", strict=False)
     seeds: int = option(5, "Seeds of each.", ge=1)
     first_seed: int = option(0, "The first seed.", flag="--seed", ge=0)
     train_length: int = option(8, "Longest input in training.", ge=1)
@@ -55,7 +53,7 @@ class LengthgenRequest(Request):
     lrs: tuple[Positive, ...] = option(
         (3e-3,), "Peak learning rate, or several with commas.", flag="--lr", min_length=1, strict=False
     )
-    weight_decay: float = Field(default=0.01, ge=0)
+    weight_decay: float = option(0.01, "AdamW's weight decay.", ge=0)
     dims: tuple[Width, ...] = option(
         (), "Width d, or several with commas; empty: the preset's.", flag="--dim", strict=False
     )

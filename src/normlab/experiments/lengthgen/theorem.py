@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from normlab.errors import ConfigError, InputError, UnsupportedError, unknown
-from normlab.experiments.run import RunConfig, build
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.records import read_run
+from normlab.model import Transformer
+from normlab.results import Plain
 from normlab.tasks import SetComplement, task
 from normlab.theory import precision
 from normlab.theory import set_complement as theory
@@ -20,7 +23,51 @@ from normlab.training.minimal import attention_rows, entropy, why_not
 F64 = torch.float64
 
 
-def verify(v: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class CheckedClaim:
+    """A claim of the theorem with the largest deviation from it that was found."""
+
+    claim: str
+    deviation: float
+
+    @property
+    def holds(self) -> bool:
+        return self.deviation < 1e-10
+
+    def to_plain(self) -> dict[str, Plain]:
+        return {"claim": self.claim, "largest deviation": self.deviation, "holds": self.holds}
+
+
+@dataclass(frozen=True)
+class LengthRow:
+    """A trained model at one length. `plain_law`: gap x s / gap_1, which is 1 without a norm; `norm_law`: gap / the law
+    with one, brought to gap_1."""
+
+    length: int
+    gap: float
+    imbalance: float
+    entropy: float | None
+    plain_law: float
+    norm_law: float
+
+    def to_plain(self) -> dict[str, Plain]:
+        return {
+            "length": self.length, "gap": self.gap, "imbalance / gap": self.imbalance, "entropy / log s": self.entropy,
+            "gap x s / gap_1": self.plain_law, "gap / norm law": self.norm_law,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A trained minimal model beside the theorem."""
+
+    scheme: str
+    weights: str
+    lengths: list[LengthRow]
+    findings: list[str]
+
+
+def verify(v: int) -> list[CheckedClaim]:
     """Each claim with the largest deviation found, over every length and 32 prefixes of each."""
     c, gain = 10.0, 1.5
     worst: dict[str, float] = {}
@@ -61,43 +108,36 @@ def verify(v: int) -> list[dict[str, Any]]:
         tokens = ground.sample(32, 3, torch.Generator().manual_seed(3)).tokens
         off = theory.balance(skip.logits(tokens), tokens)[1] - skip.imbalance_at_3()
         note("with a skip path balance is lost at s = 3", float(off.abs().max()))
-    return [{"claim": claim, "largest deviation": worst[claim], "holds": worst[claim] < 1e-10} for claim in worst]
+    return [CheckedClaim(claim, deviation) for claim, deviation in worst.items()]
 
 
-def examine(folder: Path, weights: str = "raw") -> dict[str, Any]:
+def examine(folder: Path, weights: str = "raw") -> Examined:
     """Is a trained minimal model's attention constant, is its displacement balanced, does its gap follow a law?"""
     config, model = _load(folder, weights)
     assert isinstance(config.task, SetComplement)
     v = config.task.vocab
-    lengths: list[dict[str, Any]] = []
+    found: list[tuple[int, float, float, float | None]] = []
     with torch.no_grad():
         for s in sorted({1, 2, 3, 4, v // 4, v // 2, 3 * v // 4, v - 1} & set(range(1, v))):
             tokens = config.task.sample(256, s, torch.Generator().manual_seed(s)).tokens
             logits = model(tokens)[:, -1].double()
             gap, imbalance = theory.balance(logits, tokens)
             attention = attention_rows(model, tokens).double()
-            lengths.append(
-                {
-                    "length": s,
-                    "gap": gap.mean().item(),
-                    "imbalance / gap": (imbalance / gap.abs()).median().item(),
-                    "entropy / log s": entropy(attention).mean().item() if s > 1 else None,
-                    "gap x s / gap_1": None,
-                    "gap / norm law": None,
-                }
-            )
-    first, law = lengths[0]["gap"], [float(theory.gap_with_norm(r["length"], v, 1.0)) for r in lengths]
-    for row, value in zip(lengths, law, strict=True):
-        row["gap x s / gap_1"] = row["gap"] * row["length"] / first
-        row["gap / norm law"] = row["gap"] / (value / law[0] * first)
-    return {"scheme": config.model.scheme.name, "weights": weights, "lengths": lengths, "findings": _findings(lengths)}
+            spread = (imbalance / gap.abs()).median().item()
+            found.append((s, gap.mean().item(), spread, entropy(attention).mean().item() if s > 1 else None))
+    first, law = found[0][1], [float(theory.gap_with_norm(s, v, 1.0)) for s, *_ in found]
+    lengths = [
+        LengthRow(s, gap, spread, flatness, gap * s / first, gap / (value / law[0] * first))
+        for (s, gap, spread, flatness), value in zip(found, law, strict=True)
+    ]
+    return Examined(config.model.scheme.name, weights, lengths, _findings(lengths))
 
 
-def _findings(lengths: list[dict[str, Any]]) -> list[str]:
-    entropies = [row["entropy / log s"] for row in lengths if row["entropy / log s"] is not None]
-    imbalance = max(row["imbalance / gap"] for row in lengths)
-    plain = max(abs(row["gap x s / gap_1"] - 1) for row in lengths)
-    normed = max(abs(row["gap / norm law"] - 1) for row in lengths)
+def _findings(lengths: Sequence[LengthRow]) -> list[str]:
+    entropies = [row.entropy for row in lengths if row.entropy is not None]
+    imbalance = max(row.imbalance for row in lengths)
+    plain = max(abs(row.plain_law - 1) for row in lengths)
+    normed = max(abs(row.norm_law - 1) for row in lengths)
     constant = "constant" if min(entropies) > 0.99 else "not constant"
     return [
         f"attention is {constant}: its entropy falls to {min(entropies):.3f} of the largest",
@@ -106,15 +146,16 @@ def _findings(lengths: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _load(folder: Path, weights: str) -> tuple[RunConfig, Any]:
+def _load(folder: Path, weights: str) -> tuple[RunConfig, Transformer]:
     if weights not in WEIGHTS:
         raise ConfigError(unknown("kind of weights", weights, WEIGHTS))
-    if not (folder / "summary.json").exists():
+    run = read_run(folder) if folder.is_dir() else None
+    if run is None:
         raise InputError(
             f"{str(folder)!r} is not a finished run: it has no summary.json (give one of lengthgen's run folders)"
         )
-    config = RunConfig.from_file(folder / "config.yaml")
-    model = build(config)
+    config = run.config
+    model = config.build()
     reason = why_not(model)
     if reason is not None or not isinstance(config.task, SetComplement) or config.task.replacement:
         raise UnsupportedError(
@@ -123,8 +164,7 @@ def _load(folder: Path, weights: str) -> tuple[RunConfig, Any]:
         )
     found = checkpoint.latest(folder / "checkpoint")
     if found is None:
-        status = json.loads((folder / "summary.json").read_text())["status"]
-        raise InputError(f"{str(folder)!r} has no checkpoint (the run {status}); choose another run")
+        raise InputError(f"{str(folder)!r} has no checkpoint (the run {run.summary.status}); choose another run")
     tensors = found.group("model" if weights == "raw" else "average")
     with torch.no_grad():
         for name, parameter in model.named_parameters():

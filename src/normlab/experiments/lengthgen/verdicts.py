@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
-from normlab.experiments.lengthgen import SETTING
+from normlab.experiments.lengthgen.result import AgainstFirst, Arm, ScoreRow
 
 COVERAGE = 0.93
 """Of the interval of the median difference; five seeds give 0.9375, four 0.875."""
@@ -27,43 +27,34 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return ordered[depth], ordered[n - 1 - depth], reached[depth]
 
 
-def against_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line for each setting, other scheme, weights and length; the metric is `tv`, or `loss` where no law is known.
+def against_first(rows: Sequence[ScoreRow]) -> list[AgainstFirst]:
+    """One line for each arm, weights and length; the metric is `tv`, or `loss` where no law is known.
 
     Seeds are paired: both runs of a pair see the same training batches.
     """
     if not rows:
         return []
-    metric = "tv" if any(row.get("tv") is not None for row in rows) else "loss"
-    first = rows[0]["scheme"]
-    shared = [key for key in (*SETTING, "weights", "length") if key != "scheme"]
-    values: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
+    metric = "tv" if any(row.metric("tv") is not None for row in rows) else "loss"
+    first = rows[0].arm.scheme
+    values: dict[tuple[Arm, str, int], dict[Arm, dict[int, float]]] = {}
     for row in rows:
-        if row.get(metric) is not None:
-            group = values.setdefault(tuple(row.get(key) for key in shared), {})
-            group.setdefault(row["scheme"], {})[row["seed"]] = row[metric]
-    found = []
-    for key, schemes in values.items():
-        base = schemes.get(first, {})
-        for scheme, mine in schemes.items():
-            pairs = [mine[seed] - base[seed] for seed in mine if seed in base]
-            if scheme == first or not pairs:
-                continue
-            low, high, coverage = median_interval(pairs)
-            sure = coverage >= COVERAGE
-            verdict = "better" if sure and high < 0 else "worse" if sure and low > 0 else "undecided"
-            found.append(
-                {
-                    **dict(zip(shared, key, strict=True)),
-                    "scheme": scheme,
-                    "against": first,
-                    "metric": metric,
-                    "difference": statistics.median(pairs),
-                    "low": low,
-                    "high": high,
-                    "coverage": coverage,
-                    "seeds": len(pairs),
-                    "verdict": verdict,
-                }
-            )
-    return found
+        value = row.metric(metric)
+        if value is not None:
+            shared = (replace(row.arm, scheme=first), row.weights, row.length)
+            values.setdefault(shared, {}).setdefault(row.arm, {})[row.seed] = value
+    return [
+        _line(arm, pairs, first=first, metric=metric, weights=weights, length=length)
+        for (base, weights, length), arms in values.items()
+        for arm, mine in arms.items()
+        if arm != base and (pairs := [mine[s] - arms[base][s] for s in mine if s in arms.get(base, {})])
+    ]
+
+
+def _line(arm: Arm, pairs: Sequence[float], *, first: str, metric: str, weights: str, length: int) -> AgainstFirst:
+    low, high, coverage = median_interval(pairs)
+    sure = coverage >= COVERAGE
+    return AgainstFirst(
+        arm, weights, length, against=first, metric=metric, difference=statistics.median(pairs), low=low, high=high,
+        coverage=coverage, seeds=len(pairs),
+        verdict="better" if sure and high < 0 else "worse" if sure and low > 0 else "undecided",
+    )  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import locked, prepare, read_summary
+from normlab.experiments.runs.records import FinishedRun, read_run
 from normlab.experiments.runs.trainer import RunTrainer
 from normlab.training.distributed import Distributed, Group, Strategy, check_batch, process_group
 
@@ -37,8 +38,8 @@ def check(config: RunConfig, folder: str | Path, *, processes: int = 1) -> None:
 
 def train_distributed(
     config: RunConfig, folder: str | Path, *, strategy: Strategy, device: str = "cpu", quiet: bool = False
-) -> dict[str, Any] | None:
-    """Train with the other processes of torchrun; the summary on the main process, None on the others."""
+) -> FinishedRun | None:
+    """Train with the other processes of torchrun; the finished run on the main process, None on the others."""
     torch.set_num_threads(1 if device == "cpu" else torch.get_num_threads())
     blind = config.replace(score=config.held_out.replace(layers=(), prune=False))
     with process_group(device) as group:
@@ -46,15 +47,15 @@ def train_distributed(
         group.together(lambda: prepare(folder, config) if group.main else None)
         if group.main:
             with locked(Path(folder)):
-                return _run(blind, Path(folder), group, strategy, quiet)
+                _run(blind, Path(folder), group, strategy, quiet)
+            return read_run(folder)
         _run(blind, Path(folder), group, strategy, quiet=True)
         return None
 
 
-def _run(config: RunConfig, folder: Path, group: Group, strategy: Strategy, quiet: bool) -> dict[str, Any]:
+def _run(config: RunConfig, folder: Path, group: Group, strategy: Strategy, quiet: bool) -> None:
     torch.distributed.barrier()  # the main process holds the lock now
-    done = read_summary(folder)
-    if done is not None:
-        return done
+    if read_summary(folder) is not None:
+        return
     model = config.build_seeded(device=str(group.device))
-    return DistributedRun(model, config, folder, group=group, strategy=strategy, quiet=quiet).run()
+    DistributedRun(model, config, folder, group=group, strategy=strategy, quiet=quiet).run()

@@ -28,9 +28,7 @@ def build(result: StabilityMap) -> Page:
     if result.claims:
         page.table([claim_row(claim) for claim in result.claims], name="claims", caption="Tested over seeds.")
     page.heading("The maps")
-    panels = {
-        ", ".join(filter(None, (r.scheme, f"{r.depth} layers", r.map))): _points(r) for r in result.regions
-    }
+    panels = {", ".join(filter(None, (r.scheme, f"{r.depth} layers", r.map))): _points(r) for r in result.regions}
     figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up", hover="closest")
     for key in list(figure["layout"]):
         if key.startswith("xaxis"):

@@ -123,4 +123,3 @@ class StabilityMap(Result):
     statements: list[str]
     cells: list[JudgedRun]
     kind: str = "stability"
-
