@@ -6,15 +6,17 @@ import sys
 import time
 
 import pytest
+import torch
 
 from normlab.cli import run as cli
-from normlab.errors import ConfigError, InputError
-from normlab.experiments.lengthgen import Lengthgen, default_lengths, summarise
-from normlab.experiments.lengthgen_presets import EXPERIMENTS
-from normlab.experiments.run import RunConfig, build, prepare_stack, run
-from normlab.experiments.runs import run_cells
-from normlab.experiments.set_complement import verify
+from normlab.experiments.executors.local import LocalExecutor
+from normlab.experiments.lengthgen.experiment import EXPERIMENT, runs_of
+from normlab.experiments.lengthgen.request import LengthgenRequest
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.folder import prepare
+from normlab.experiments.runs.stack import Job, prepare_job
 from normlab.tasks import task
+from tests.experiments.tiny import alone, sweep_of
 
 SMALL = ["lengthgen", "--set", "vocab=8", "--schemes", "pre_norm,post-norm", "--seeds", "2", "--steps", "20", "--batch", "4",
          "--train-length", "4", "--workers", "1"]  # fmt: skip
@@ -99,7 +101,7 @@ def test_kill_9_of_two_workers_then_rerun(tmp_path):
         (["--positions", "rope"], "no positions by definition"),
         (["--preset", "tiny"], "'tiny' is not one of"),
         (["--set", "vocab"], "key=value"),
-        (["--lr", "fast"], "--lr takes a number"),
+        (["--lr", "fast"], "--lr takes numbers"),
         (["--dim", "8,x"], "--dim takes whole numbers"),
         (["--depth", "3"], "one layer by definition"),
         (["--experiment", "width"], "did you mean 'widths'"),
@@ -128,14 +130,14 @@ def test_a_file_that_is_no_text_is_one_sentence(tmp_path, capsys, content, says)
     assert "Traceback" not in error
 
 
-def small(**options) -> Lengthgen:
+def small(**options) -> LengthgenRequest:
     defaults = {"task": task("dyck"), "preset": "two_layer", "train_length": 8, "test_lengths": (8, 16), "steps": 3}
-    return Lengthgen(**{**defaults, **options})
+    return LengthgenRequest(**{**defaults, **options})
 
 
 def test_cells_cover_the_product_and_fixes_reach_the_model():
     config = small(fixes=("none", "ssmax", "adaptive", "head_norm"), positions=("nope", "rope"), seeds=2)
-    cells = config.cells()
+    cells = runs_of(config)
     assert len(cells) == 4 * 4 * 2 * 2
     assert cells["pre_norm-ssmax-rope-seed1"].model.softmax == "ssmax"
     assert cells["post_norm-head_norm-nope-seed0"].model.head_norm
@@ -143,11 +145,11 @@ def test_cells_cover_the_product_and_fixes_reach_the_model():
 
 
 def test_widths_depths_and_rates_reach_the_model():
-    cells = small(dims=(8, 16), head_dims=(2, 6), lrs=(1e-3, 1e-2), depth=3, schemes=("pre_norm",), seeds=1).cells()
+    cells = runs_of(small(dims=(8, 16), head_dims=(2, 6), lrs=(1e-3, 1e-2), depth=3, schemes=("pre_norm",), seeds=1))
     assert len(cells) == 8
     cell = cells["pre_norm-d8-dv6-lr0.01-nope-seed0"]
     assert (cell.model.dim, cell.model.size_of_head, cell.model.depth, cell.train.lr) == (8, 6, 3, 1e-2)
-    assert set(small(dims=(8,), seeds=1, schemes=("pre_norm",)).cells()) == {"pre_norm-nope-seed0"}  # nothing varies
+    assert set(runs_of(small(dims=(8,), seeds=1, schemes=("pre_norm",)))) == {"pre_norm-nope-seed0"}  # nothing varies
 
 
 def test_a_named_experiment_runs_its_parts_and_options_win(tmp_path, capsys):
@@ -164,16 +166,6 @@ def test_a_named_experiment_runs_its_parts_and_options_win(tmp_path, capsys):
         assert {row["against"] for row in part["against_first"]} == {"pre_norm"}
     assert call(*arguments) == 0
     assert "undecided" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_named_experiment_is_possible(name):
-    from normlab.cli.lengthgen import _configure, lengthgen_defaults
-
-    for part in EXPERIMENTS[name].parts:
-        config = _configure({**lengthgen_defaults(), **EXPERIMENTS[name].options(part)})
-        assert len(config.cells()) >= 2 * config.seeds >= 10
-        assert any(length > config.train_length for length in config.test_lengths)
 
 
 def test_small_cells_are_stacked_and_equal_separate_ones(tmp_path, capsys):
@@ -216,24 +208,27 @@ def test_more_seeds_later_leave_what_is_finished(tmp_path, capsys):
         assert before.items() <= stamps(out).items()
 
 
+def carry_out(request, folder):
+    """With one worker of its own: a stack is a process' work too."""
+    with LocalExecutor(workers=1) as local:
+        return EXPERIMENT.carry_out(request, sweep_of(folder, local))
+
+
 def test_rates_are_stacked_too_and_equal_separate_runs(tmp_path):
     config = small(schemes=("pre_norm",), seeds=4, lrs=(1e-3, 1e-2), steps=6, dims=(8,), batch=2, test_count=8)
-    together = run_cells(config.cells(), tmp_path / "all", workers=1, quiet=True)
-    assert {summary["how"] for summary in together.values()} == {"stacked"}
-    name, cell = next((n, c) for n, c in config.cells().items() if c.train.lr == 1e-2 and c.train.seed == 2)
-    alone = run(cell, tmp_path / "alone", quiet=True)
-    assert together[name]["loss"] == pytest.approx(alone["loss"], abs=2e-5)
-    assert len({round(summary["loss"], 6) for summary in together.values()}) == 8
+    together = carry_out(config, tmp_path / "all").runs
+    assert {note.how for note in together.values()} == {"stacked"}
+    name, run = next((n, c) for n, c in runs_of(config).items() if c.train.lr == 1e-2 and c.train.seed == 2)
+    apart = alone(prepare(tmp_path / "alone", run))
+    assert together[name].loss == pytest.approx(apart.summary.loss, abs=2e-5)
+    assert len({round(note.loss, 6) for note in together.values()}) == 8
 
 
 def test_a_stack_that_was_begun_goes_on_as_it_was(tmp_path):
-    config = small(schemes=("pre_norm",), seeds=8, steps=12)
-    cells = config.cells()
-    prepare_stack(cells, tmp_path)
-    found = run_cells(
-        {**cells, **small(schemes=("pre_norm",), seeds=9, steps=12).cells()}, tmp_path, workers=1, quiet=True
-    )
-    assert [summary["how"] for summary in found.values()] == ["stacked"] * 8 + ["separate"]
+    begun = runs_of(small(schemes=("pre_norm",), seeds=8, steps=12))
+    prepare_job(Job(tuple(begun), "stacked", "a test"), begun, tmp_path)
+    found = carry_out(small(schemes=("pre_norm",), seeds=9, steps=12), tmp_path)
+    assert [note.how for note in found.runs.values()] == ["stacked"] * 8 + ["separate"]
 
 
 def test_scoring_on_a_deeper_task(tmp_path, capsys):
@@ -248,54 +243,30 @@ def test_scoring_on_a_deeper_task(tmp_path, capsys):
     assert "7 tokens are not the 5 of the training task" in capsys.readouterr().err
 
 
-def test_another_configuration_in_the_folder_is_refused(tmp_path):
-    config = next(iter(small().cells().values()))
-    run(config, tmp_path, quiet=True)
-    other = config.replace(train=config.train.replace(lr=0.5))
-    with pytest.raises(ConfigError, match=r"another configuration \(different: train.lr\)"):
-        run(other, tmp_path, quiet=True)
-
-
-def test_two_processes_in_one_run_are_refused(tmp_path, monkeypatch):
-    import fcntl
-
-    from normlab.experiments import run as module
-
-    monkeypatch.setattr(module, "PATIENCE", 0)
-    with open(tmp_path / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another process is working"):
-            run(next(iter(small().cells().values())), tmp_path, quiet=True)
-
-
 @pytest.mark.parametrize("name", ["max_retrieval", "tomita", "dyck"])
 def test_every_task_runs_through(tmp_path, name):
-    config = next(iter(small(task=task(name), test_count=8).cells().values()))
-    summary = run(config, tmp_path, quiet=True)
-    assert summary["status"] == "finished"
-    assert summary["weights"]["bema"]["16"]["tv"] > 0
-    assert build(config).embedding(task(name).sample(2, 4, __import__("torch").Generator()).tokens).shape == (2, 4, 64)
+    config = next(iter(runs_of(small(task=task(name), test_count=8)).values()))
+    run = alone(prepare(tmp_path, config))
+    assert run.summary.status == "finished"
+    assert run.summary.at_length("bema", 16).tv > 0
+    tokens = task(name).sample(2, 4, torch.Generator()).tokens
+    assert config.build().embedding(tokens).shape == (2, 4, 64)
 
 
-def test_summaries_are_medians_with_ranges():
-    rows = [
-        {
-            "positions": "nope",
-            "fix": "none",
-            "scheme": "a",
-            "weights": "raw",
-            "length": 4,
-            "status": "finished",
-            "tv": tv,
-        }
-        for tv in (0.5, 0.1, 0.3)
-    ]
-    rows[0]["status"] = "diverged"
-    (line,) = summarise(rows)
-    assert (line["tv"], line["tv_low"], line["tv_high"], line["diverged"], line["seeds"]) == (0.3, 0.1, 0.5, 1, 3)
+def test_the_report_comes_from_the_folder(tmp_path, capsys):
+    assert call(*SMALL, "--out", tmp_path / "run", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert call("report", tmp_path / "run", "--out", tmp_path / "again", "--json") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert {k: v for k, v in again.items() if k != "report"} == {k: v for k, v in result.items() if k != "report"}
+    (tmp_path / "run" / "sweep.json").unlink()  # as before there was one kind of sweep
+    assert call("report", tmp_path / "run", "--out", tmp_path / "old", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == result["rows"]
 
 
-def test_default_lengths_and_claims():
-    assert default_lengths(task("set_complement", vocab=32), 8) == (1, 2, 4, 8, 16, 23, 31)
-    assert default_lengths(task("dyck"), 20) == (10, 20, 40, 80)
-    assert all(row["holds"] for row in verify(9))
+def test_schemes_with_options_have_rows_of_their_own(tmp_path, capsys):
+    schemes = "attn_res,block_attn_res(blocks=2)"
+    arguments = [*SMALL[:3], "--preset", "two-layer", "--dim", "8", *SMALL[5:], "--seeds", "1", "--schemes", schemes]
+    assert call(*arguments, "--steps", "3", "--out", tmp_path, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["scheme"] for row in rows} == {"attn_res", "block_attn_res(blocks=2)"}

@@ -1,4 +1,4 @@
-"""A cell is one run with its config on disk: whole, resumable, never trained by two at once."""
+"""A run with its config on disk: whole, resumable, never trained by two at once."""
 
 import json
 import math
@@ -7,11 +7,12 @@ import sys
 
 import pytest
 import torch
-from tiny import tiny
+from tests.experiments.tiny import alone, tiny
 
 from normlab.errors import ConfigError, InputError
-from normlab.experiments import cell as cells
-from normlab.experiments.cell import CellConfig, CellTrainer, build, prepare, run_cell
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.folder import load, locked, prepare, read_summary
+from normlab.experiments.runs.trainer import RunTrainer
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import task
 from normlab.tasks.max_retrieval import ItemEmbedding
@@ -21,22 +22,22 @@ from normlab.training.record import read_log
 def test_config_round_trip(tmp_path):
     config = tiny("block_attn_res")
     folder = prepare(tmp_path / "a", config)
-    assert cells.load(folder) == config
+    assert load(folder) == config
     assert prepare(folder, config) == folder
 
 
 def test_run_records_everything(tmp_path):
     folder = prepare(tmp_path / "a", tiny())
-    summary = run_cell(folder)
-    assert summary["status"] == "finished"
-    assert summary["tokens"] == 8 * 4 * 8
-    assert summary["tokens_per_second"] > 0
-    assert summary["activation_bytes"] > 0
-    assert summary["parameters"] == build(cells.load(folder)).num_parameters()
+    summary = alone(folder).summary
+    assert summary.status == "finished"
+    assert summary.tokens == 8 * 4 * 8
+    assert summary.tokens_per_second > 0
+    assert summary.activation_bytes > 0
+    assert summary.parameters == load(folder).build().num_parameters()
     curve = read_log(folder / "log.jsonl", "validation")
     assert [r["step"] for r in curve] == [2, 4, 6, 8]
-    assert curve[-1]["loss"] == pytest.approx(summary["validation"])  # the same sequences: `tiny` has as many for both
-    assert summary["weights"]["raw"]["loss"] == pytest.approx(summary["validation"])
+    assert curve[-1]["loss"] == pytest.approx(summary.validation)  # the same sequences: `tiny` has as many for both
+    assert summary.weights["raw"]["loss"] == pytest.approx(summary.validation)
     layers = read_log(folder / "log.jsonl", "layers")
     assert [r["step"] for r in layers] == [0, 4, 8]
     assert len(layers[0]["magnitude"]) == 5
@@ -45,9 +46,9 @@ def test_run_records_everything(tmp_path):
 
 def test_finished_cell_is_not_run_again(tmp_path):
     folder = prepare(tmp_path / "a", tiny())
-    first = run_cell(folder)
+    first = alone(folder)
     before = (folder / "log.jsonl").stat().st_mtime_ns
-    assert run_cell(folder) == json.loads(json.dumps(first))
+    assert alone(folder).summary == first.summary
     assert (folder / "log.jsonl").stat().st_mtime_ns == before
 
 
@@ -55,18 +56,18 @@ def test_interrupted_cell_equals_an_uninterrupted_one(tmp_path):
     """Stopped in the middle, in front of a validation and a layer record, and continued: the same log, line by line."""
     config = tiny()
     whole, parts = prepare(tmp_path / "whole", config), prepare(tmp_path / "parts", config)
-    run_cell(whole)
+    alone(whole)
 
-    class Stopped(CellTrainer):
+    class Stopped(RunTrainer):
         def observe(self):
             if self.step == 5:
                 raise RuntimeError("killed")
             super().observe()
 
     with pytest.raises(RuntimeError, match="killed"):
-        Stopped(build(config), config, parts).run()
-    assert cells.summary(parts) is None
-    run_cell(parts)
+        Stopped(config.build(), config, parts).run()
+    assert read_summary(parts) is None
+    alone(parts)
 
     def records(folder):
         return [{k: v for k, v in r.items() if k != "seconds"} for r in read_log(folder / "log.jsonl")]
@@ -76,9 +77,9 @@ def test_interrupted_cell_equals_an_uninterrupted_one(tmp_path):
 
 def test_measuring_does_not_change_the_training(tmp_path):
     seen, blind = tiny(), tiny()
-    blind = blind.replace(measure=blind.measure.replace(layers=(), validations=1, prune=False))
+    blind = blind.replace(score=blind.held_out.replace(layers=(), validations=1, prune=False))
     a, b = prepare(tmp_path / "a", seen), prepare(tmp_path / "b", blind)
-    run_cell(a), run_cell(b)
+    alone(a), alone(b)
     losses = [[r["loss"] for r in read_log(f / "log.jsonl", "train")] for f in (a, b)]
     assert losses[0] == losses[1]
 
@@ -97,54 +98,54 @@ def test_another_config_in_the_folder_is_an_error(tmp_path):
 def test_another_format_is_a_sentence(tmp_path):
     folder = prepare(tmp_path / "a", tiny())
     path = folder / "config.yaml"
-    path.write_text(path.read_text().replace("format: 1", "format: 7"))
-    with pytest.raises(InputError, match=r"has the format 7, and this normlab writes 1\); if another version wrote it"):
-        cells.load(folder)
+    path.write_text(path.read_text().replace("format: 2", "format: 7"))
+    with pytest.raises(InputError, match=r"has the format 7, and this normlab writes 2\); if another version wrote it"):
+        load(folder)
 
 
 def test_not_a_cell(tmp_path):
     with pytest.raises(InputError, match=r"no config\.yaml"):
-        run_cell(tmp_path)
+        alone(tmp_path)
     folder = prepare(tmp_path / "a", tiny())
     (folder / "summary.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
-        cells.summary(folder)
+        read_summary(folder)
 
 
 def test_vocabulary_too_small():
     config = tiny()
     with pytest.raises(ConfigError, match="is less than the"):
-        CellConfig(model=config.model.replace(vocab_size=1), task=config.task)
+        RunConfig(model=config.model.replace(vocab_size=1), task=config.task)
 
 
 def test_an_own_embedding_takes_the_place_of_the_table(tmp_path):
     job = task("max_retrieval", classes=3)
     tied = TransformerConfig(vocab_size=3, dim=16, depth=2, heads=2)
     with pytest.raises(ConfigError, match="this must be false"):
-        CellConfig(model=tied, task=job)
+        RunConfig(model=tied, task=job)
     with pytest.raises(ConfigError, match="tie_embeddings"):
         Transformer(tied).replace_embedding_(job.embedding(16))
     free = tied.replace(tie_embeddings=False)
-    model = cells.build(CellConfig(model=free, task=job))
+    model = RunConfig(model=free, task=job).build()
     assert isinstance(model.embedding, ItemEmbedding)
     assert model(job.inputs(2, 5, torch.Generator().manual_seed(0))).shape == (2, 5, 3)
     assert model.num_parameters() == Transformer(free).num_parameters() + 16  # the row of the priority
     assert model.flops_per_token(8) == Transformer(free).flops_per_token(8)
-    unit = cells.build(CellConfig(model=free.replace(scheme="ngpt"), task=job)).embedding.weight
+    unit = RunConfig(model=free.replace(scheme="ngpt"), task=job).build().embedding.weight
     torch.testing.assert_close(unit.norm(dim=-1), torch.ones(4))
 
 
 def test_divergence_is_an_outcome(tmp_path):
     folder = prepare(tmp_path / "a", tiny("no_norm", lr=1e4, steps=60, train={"clip": None, "patience": 3}))
-    summary = run_cell(folder)
-    assert summary["status"] == "diverged"
+    summary = alone(folder).summary
+    assert summary.status == "diverged"
     json.loads((folder / "summary.json").read_text())
 
 
 def test_the_lock_excludes_others(tmp_path):
     (tmp_path / ".lock").touch()
     script = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); print('taken', flush=True)"
-    with cells.locked(tmp_path):
+    with locked(tmp_path):
         other = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / ".lock")], stdout=subprocess.PIPE)
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(1)
@@ -160,7 +161,7 @@ def test_validation_curve_has_the_start_of_the_decay():
 
 
 def test_the_loss_at_the_end_is_not_an_earlier_evaluation(tmp_path):
-    found = run_cell(prepare(tmp_path, tiny(train={"evaluate_every": 3})))
-    assert found["validation"] == found["weights"]["raw"]["loss"]
+    found = alone(prepare(tmp_path, tiny(train={"evaluate_every": 3}))).summary
+    assert found.validation == found.weights["raw"]["loss"]
     first = next(r for r in read_log(tmp_path / "log.jsonl", "evaluation"))
-    assert found["validation"] != first["weights"]["raw"]["loss"]
+    assert found.validation != first["weights"]["raw"]["loss"]

@@ -10,36 +10,39 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import tiny
 
 from normlab.errors import ConfigError, InputError
-from normlab.experiments.cell import prepare, run_cell, summary
-from normlab.experiments.executors import LocalExecutor, executor
-from normlab.experiments.sweep import Outcome, Sweep, SweepError, read_cells, read_sweep
+from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.executors.local import LocalExecutor
+from normlab.experiments.executors.names import executor
+from normlab.experiments.executors.protocol import Outcome
+from normlab.experiments.runs.folder import locked, prepare, read_summary
+from normlab.experiments.sweep import Sweep, SweepError, read_runs
+from tests.experiments.tiny import alone, tiny
 
 
 def validation(folder):
-    return summary(folder)["validation"]
+    return read_summary(folder)["validation"]
 
 
 def test_local_processes_give_the_same_losses(tmp_path):
     configs = {f"s{seed}": tiny(seed=seed) for seed in range(3)}
-    here = {name: run_cell(prepare(tmp_path / "here" / name, c))["validation"] for name, c in configs.items()}
+    here = {name: alone(prepare(tmp_path / "here" / name, c)).loss for name, c in configs.items()}
     with LocalExecutor(workers=2) as local:
         sweep = Sweep(tmp_path / "there", local, quiet=True)
-        sweep.settle("test", {"a": 1}, dict)
+        sweep.settle(CompareRequest())
         found = sweep.run(configs, what="test")
         pids = {worker.process.pid for worker in local._pool}
         sweep.run({"more": tiny(seed=9)}, what="test")
         assert {worker.process.pid for worker in local._pool} <= pids, "workers live through several sweeps"
     assert {c.name: c.loss for c in found} == here
-    assert [c.name for c in read_cells(tmp_path / "there")] == ["more", "s0", "s1", "s2"]
+    assert [c.name for c in read_runs(tmp_path / "there")] == ["more", "s0", "s1", "s2"]
 
 
 def test_killed_worker_is_replaced_and_its_cell_goes_on(tmp_path):
     config = tiny(steps=150, train={"checkpoint_every": 5})
     whole = prepare(tmp_path / "whole", config)
-    run_cell(whole)
+    alone(whole)
     folder = prepare(tmp_path / "killed", config)
     with LocalExecutor(workers=1) as local:
         killer = threading.Thread(target=_kill_when_training, args=(local, folder), daemon=True)
@@ -73,13 +76,13 @@ def test_killed_driver_loses_nothing(tmp_path):
     for name, config in names.items():
         prepare(tmp_path / name, config)
     script = (
-        "import sys; from pathlib import Path; from normlab.experiments.executors import LocalExecutor\n"
+        "import sys; from pathlib import Path; from normlab.experiments.executors.local import LocalExecutor\n"
         "root = Path(sys.argv[1])\n"
         "for o in LocalExecutor(workers=1).run(sorted(p.parent for p in root.glob('*/config.yaml'))): print(o)\n"
     )
     driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env={**os.environ, "PYTHONPATH": _path()})
     until = time.monotonic() + 120
-    while summary(tmp_path / "s0") is None or not any((tmp_path / "s1" / "checkpoint").glob("step-*")):
+    while read_summary(tmp_path / "s0") is None or not any((tmp_path / "s1" / "checkpoint").glob("step-*")):
         assert time.monotonic() < until
         time.sleep(0.05)
     driver.kill()
@@ -88,10 +91,10 @@ def test_killed_driver_loses_nothing(tmp_path):
     with LocalExecutor(workers=2) as local:
         sweep = Sweep(tmp_path, local, quiet=True)
         found = sweep.run(names, what="test")
-    assert [c.status for c in found] == ["finished"] * 3
+    assert [c.summary.status for c in found] == ["finished"] * 3
     assert (tmp_path / "s0" / "summary.json").stat().st_mtime_ns == first
-    whole = run_cell(prepare(tmp_path / "again" / "s1", names["s1"]))
-    assert validation(tmp_path / "s1") == whole["validation"]
+    whole = alone(prepare(tmp_path / "again" / "s1", names["s1"]))
+    assert validation(tmp_path / "s1") == whole.loss
 
 
 def _path():
@@ -107,11 +110,11 @@ def test_vanished_data_is_a_sentence_and_the_rest_stays(tmp_path):
     text.unlink()
     with LocalExecutor(workers=1) as local:
         sweep = Sweep(tmp_path / "sweep", local, quiet=True)
-        sweep.settle("test", {}, dict)
+        sweep.settle(CompareRequest())
         found = sweep.run({"gone": gone, "good": tiny()}, what="test")
         assert [c.name for c in found] == ["good"]
         with pytest.raises(
-            SweepError, match=r"'gone' could not run: cannot read the text file .*What is finished stays"
+            SweepError, match=r"'gone' could not be made: cannot read the text file .*What is finished stays"
         ):
             sweep.check()
         assert "cannot read" in json.loads((tmp_path / "sweep" / "gone" / "failure.json").read_text())["error"]
@@ -121,22 +124,7 @@ def test_vanished_data_is_a_sentence_and_the_rest_stays(tmp_path):
     assert not (tmp_path / "sweep" / "gone" / "failure.json").exists()
 
 
-def test_a_sweep_is_settled_once(tmp_path):
-    sweep = Sweep(tmp_path, LocalExecutor(workers=1), quiet=True)
-    assert sweep.settle("compare", {"budget": "1m"}, lambda: {"steps": 7}) == {"steps": 7}
-    assert sweep.settle("compare", {"budget": "1m"}, lambda: {"steps": 8}) == {"steps": 7}
-    with pytest.raises(ConfigError, match="budget was '1m', now '2m'"):
-        sweep.settle("compare", {"budget": "2m"}, dict)
-    with pytest.raises(ConfigError, match="holds another compare sweep"):
-        sweep.settle("stability", {"budget": "1m"}, dict)
-    (tmp_path / "sweep.json").write_text(json.dumps({"format": 9, "normlab": "9.0"}))
-    with pytest.raises(InputError, match=r"written by normlab 9\.0 in the format 9"):
-        read_sweep(tmp_path)
-
-
 def test_two_drivers_in_one_folder(tmp_path):
-    from normlab.experiments.cell import locked
-
     sweep = Sweep(tmp_path, LocalExecutor(workers=1), quiet=True)
     with locked(tmp_path), pytest.raises(InputError, match="another process is working in"):
         sweep.run({}, what="test")
@@ -185,7 +173,7 @@ def test_a_file_that_vanishes_in_mid_sweep(tmp_path):
 def test_a_worker_whose_driver_died_while_it_was_starting_leaves(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    command = [sys.executable, "-m", "normlab.experiments.worker", "1", "cpu", str(gone.pid)]
+    command = [sys.executable, "-m", "normlab.experiments.executors.worker", "1", "cpu", str(gone.pid)]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _path()})
     try:
         assert worker.wait(timeout=60) == -signal.SIGTERM

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import tiny
 
 from normlab.cli import run
-from normlab.experiments.cell import prepare, run_cell, summary
+from normlab.experiments.runs.folder import prepare, read_summary
+from tests.experiments.tiny import alone, tiny
 
 ray = pytest.importorskip("ray", reason="ray is an extra", exc_type=ImportError)
 SOURCES = os.pathsep.join(p for p in sys.path if p)
@@ -85,7 +85,7 @@ def _until(condition, seconds):
 DRIVER = """
 import sys
 from pathlib import Path
-from normlab.experiments.ray_executor import RayExecutor
+from normlab.experiments.executors.ray import RayExecutor
 with RayExecutor(address=sys.argv[1]) as cells:
     for outcome in cells.run(sorted(p.parent for p in Path(sys.argv[2]).glob("*/config.yaml"))):
         print(outcome.folder.name, outcome.error, flush=True)
@@ -101,12 +101,12 @@ def driver(cluster, folder):
 @pytest.mark.slow
 def test_same_losses_on_two_nodes(cluster, tmp_path):
     configs = {f"s{seed}": tiny(seed=seed) for seed in range(4)}
-    here = {name: run_cell(prepare(tmp_path / "here" / name, c))["validation"] for name, c in configs.items()}
+    here = {name: alone(prepare(tmp_path / "here" / name, c)).loss for name, c in configs.items()}
     for name, config in configs.items():
         prepare(tmp_path / "ray" / name, config)
     said, error = driver(cluster, tmp_path / "ray").communicate(timeout=240)
     assert sorted(said.split()) == sorted([*here, *["None"] * 4]), error
-    assert {name: summary(tmp_path / "ray" / name)["validation"] for name in here} == here
+    assert {name: read_summary(tmp_path / "ray" / name)["validation"] for name in here} == here
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_killed_ray_worker_and_killed_driver(cluster, tmp_path):
     worker = _holder(tmp_path / "s0" / ".lock")
     assert worker is not None
     os.kill(worker, signal.SIGKILL)
-    _until(lambda: summary(tmp_path / "s0") is not None or summary(tmp_path / "s1") is not None, 200)
+    _until(lambda: read_summary(tmp_path / "s0") is not None or read_summary(tmp_path / "s1") is not None, 200)
     first.kill()
     first.communicate()
     finished = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")}
@@ -127,8 +127,8 @@ def test_killed_ray_worker_and_killed_driver(cluster, tmp_path):
     said, error = driver(cluster, tmp_path).communicate(timeout=300)
     assert said.count("None") == 3, error
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in finished.items()), "a finished cell was run again"
-    whole = run_cell(prepare(tmp_path / "again" / "s0", configs["s0"]))
-    assert summary(tmp_path / "s0")["validation"] == whole["validation"]
+    whole = alone(prepare(tmp_path / "again" / "s0", configs["s0"]))
+    assert read_summary(tmp_path / "s0")["validation"] == whole.loss
 
 
 def _holder(path):

@@ -1,12 +1,14 @@
 import pytest
 import torch
 
-from normlab.experiments.verdicts import against_first, median_interval
+from normlab.experiments.lengthgen.result import Arm, ScoreRow
+from normlab.experiments.lengthgen.verdicts import against_first, median_interval
+from normlab.experiments.runs.records import LengthScore
 
 
-def row(scheme, seed, tv, **more):
-    return {"positions": "nope", "fix": "none", "dim": 8, "head_dim": 8, "lr": 1e-3, "scheme": scheme, "weights": "raw",
-            "length": 4, "seed": seed, "tv": tv, **more}  # fmt: skip
+def row(scheme, seed, tv, loss=None):
+    arm = Arm("nope", "none", 8, 8, 1e-3, scheme)
+    return ScoreRow(arm, seed, "raw", 4, "finished", LengthScore(tv=tv, loss=loss))
 
 
 @pytest.mark.parametrize(
@@ -30,17 +32,17 @@ def test_all_seeds_on_one_side_decide_and_one_on_the_other_does_not():
     base = [row("a", s, 0.5 + 0.1 * s) for s in range(5)]
     better = [row("b", s, 0.4 + 0.1 * s) for s in range(5)]
     mixed = [row("c", s, 0.5 + 0.1 * s + (0.1 if s else -0.1)) for s in range(5)]
-    found = {line["scheme"]: line for line in against_first([*base, *better, *mixed])}
+    found = {line.arm.scheme: line for line in against_first([*base, *better, *mixed])}
     assert set(found) == {"b", "c"}
-    assert found["b"]["verdict"] == "better"
-    assert found["b"]["difference"] == pytest.approx(-0.1)
-    assert found["c"]["verdict"] == "undecided"
+    assert found["b"].verdict == "better"
+    assert found["b"].difference == pytest.approx(-0.1)
+    assert found["c"].verdict == "undecided"
     (few,) = against_first([*base[:4], *better[:4]])
-    assert few["verdict"] == "undecided"  # four seeds reach 0.875 only
+    assert few.verdict == "undecided"  # four seeds reach 0.875 only
 
 
 def test_without_a_law_the_loss_decides():
     rows = [row(s, seed, None, loss=loss) for s, loss in (("a", 1.0), ("b", 2.0)) for seed in range(5)]
     (line,) = against_first(rows)
-    assert (line["metric"], line["verdict"], line["difference"]) == ("loss", "worse", 1.0)
+    assert (line.metric, line.verdict, line.difference) == ("loss", "worse", 1.0)
     assert against_first([]) == []
