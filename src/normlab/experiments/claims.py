@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from normlab.experiments.statistics import paired
 from normlab.probes.metrics import gini
+from normlab.stats import paired
 
 Row = dict[str, Any]
 Measure = Callable[[dict[str, Any]], float | None]
