@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from normlab.experiments.compare.result import Averaged, SchemeRow, Setting
-from normlab.experiments.statistics import Paired, paired
+from normlab.stats import Paired, paired
 
 BLANK = dict.fromkeys(f.name for f in fields(SchemeRow))
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from normlab.experiments.compare.sentences import answer, statement
-from normlab.experiments.statistics import Paired, paired
 from normlab.experiments.timing import RelativeCost
+from normlab.stats import Paired, paired
 from tests.experiments.compare.rows import BASE, row, setting
 
 

@@ -31,10 +31,10 @@ from normlab.experiments.compare.result import (
 from normlab.experiments.compare.sentences import answer, statement
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.records import FinishedRun, Gaps, LayerRecord
-from normlab.experiments.statistics import holm, interval, log_parabola, paired
 from normlab.experiments.timing import Costs, relative
 from normlab.results import as_row
 from normlab.schemes.names import label
+from normlab.stats import holm, interval, log_parabola, paired
 
 TUNING_SEED = 0
 

@@ -12,8 +12,8 @@ from functools import partial
 
 from normlab.experiments.compare.result import Claim, Curve, SchemeRuns
 from normlab.experiments.runs.records import LayerRecord
-from normlab.experiments.statistics import paired
 from normlab.probes.metrics import gini
+from normlab.stats import paired
 
 Row = SchemeRuns
 Measure = Callable[[LayerRecord], float | None]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from normlab.experiments.runs.records import FinishedRun, Gaps, LayerRecord, Numbers
-from normlab.experiments.statistics import Paired
 from normlab.experiments.timing import RelativeCost
 from normlab.results import Plain, Result
 from normlab.schemes.names import label
+from normlab.stats import Paired
 
 MARKS = ("start", "middle", "end")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normlab.experiments.compare.result import SchemeRow, Setting
-from normlab.experiments.statistics import Paired
 from normlab.experiments.timing import RelativeCost
+from normlab.stats import Paired
 
 SEEN = 0.05  # the busiest of many schemes differs by a few per cent from chance alone
 

@@ -17,7 +17,7 @@ from normlab.errors import InputError
 from normlab.experiments.compare.result import Claim
 from normlab.experiments.runs.records import FinishedRun
 from normlab.experiments.stability.result import Bracket, Edges, JudgedRun, Point, Region, StabilityMap, WarmupLine
-from normlab.experiments.statistics import paired
+from normlab.stats import paired
 
 CRITERIA = {
     "nan": "a loss or gradient is not finite, or the loop gave up (loss far above chance for many steps)",
