@@ -10,7 +10,8 @@ from itertools import pairwise
 from normlab.experiments.compare.result import MARKS, Claim, Comparison, Curve, LayerMeans, SchemeRow, SettingResult
 from normlab.experiments.runs.records import Gaps
 from normlab.report import Page
-from normlab.report.multiples import PALETTE, heatmaps, line, small_multiples
+from normlab.report.colours import PALETTE
+from normlab.report.figures import heatmaps, line, small_multiples
 from normlab.report.terminal import show
 from normlab.results import Plain, as_row, flat, page_of
 

@@ -9,7 +9,7 @@ from normlab.experiments.compare.page import Line, Trace, claim_row
 from normlab.experiments.compare.tables import table as markdown_table
 from normlab.experiments.stability.result import Point, Region, StabilityMap
 from normlab.report import Page, console, table
-from normlab.report.multiples import small_multiples
+from normlab.report.figures import small_multiples
 from normlab.results import flat, page_of
 
 PAGE_ONLY = ("unstable from", "gradient spikes")
