@@ -15,8 +15,8 @@ import sys
 import torch
 
 from normlab.probes.diagnose import diagnose
-from normlab.probes.loading import load
-from normlab.probes.texts import read_text, tokenize, windows
+from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.texts import read_text, tokenize, windows
 
 
 def by_hand(model: torch.nn.Module, ids: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Measure what is normal: writes src/normlab/probes/data/reference.json.
+"""Measure what is normal: writes src/normlab/probes/judge/data/reference.json.
 
     python tools/diagnose_reference.py [--keep]
 
@@ -22,11 +22,11 @@ import normlab as nl
 from normlab.errors import InputError
 from normlab.files import write_json
 from normlab.probes.diagnose import diagnose
-from normlab.probes.loading import load
-from normlab.probes.texts import frame, read_text, tokenize, windows
+from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
 from normlab.report.terminal import finite
 
-TARGET = Path(__file__).parents[1] / "src/normlab/probes/data/reference.json"
+TARGET = Path(__file__).parents[1] / "src/normlab/probes/judge/data/reference.json"
 SHAPE = {"vocab_size": 512, "hidden_size": 128, "num_hidden_layers": 24, "num_attention_heads": 4}
 INNER = {**SHAPE, "intermediate_size": 256, "max_position_embeddings": 256}
 GROUPED = {**INNER, "head_dim": 32, "num_key_value_heads": 4, "pad_token_id": 0}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from normlab.probes.diagnose import diagnose
-from normlab.probes.loading import load
-from normlab.probes.texts import frame, read_text, tokenize, windows
+from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOOLS = Path(__file__).parents[2] / "tools"

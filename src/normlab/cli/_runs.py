@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from normlab.probes.loading import Loaded
+    from normlab.probes.inputs.hub import Loaded
     from normlab.tasks import Text
 
 
@@ -19,7 +19,7 @@ def load_run(source: str) -> Loaded:
     from normlab.config import load_yaml
     from normlab.errors import InputError
     from normlab.model import Transformer, TransformerConfig
-    from normlab.probes.loading import Loaded
+    from normlab.probes.inputs.hub import Loaded
     from normlab.training import checkpoint
 
     folder = Path(source)

@@ -93,7 +93,7 @@ def _own(folder: str, schemes: str, tokens: int, text: Path | None, seed: int) -
     from normlab.cli._runs import load_run
     from normlab.dynamics.bridge import bridge, random_tokens
     from normlab.errors import InputError
-    from normlab.probes.texts import tokenize
+    from normlab.probes.inputs.texts import tokenize
 
     loaded = load_run(folder)
     model: Any = loaded.model

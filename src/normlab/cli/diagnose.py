@@ -14,7 +14,7 @@ from normlab.cli._options import Device, Json, Out, Seed, pick_device
 
 if TYPE_CHECKING:
     from normlab.probes.diagnosis import Diagnosis
-    from normlab.probes.loading import Loaded
+    from normlab.probes.inputs.hub import Loaded
 
 SAMPLE = "the sample of the package (The Devil's Dictionary, 1911)"
 
@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Dilution, gradient imbalance, collapse, dispersion, sinks, wasted layers: numbers and what to try."""
         from normlab.probes.diagnosis import table_csv
-        from normlab.probes.texts import read_text, read_tokens
+        from normlab.probes.inputs.texts import read_text, read_tokens
 
         content = Content(read_tokens(tokens) if tokens is not None else read_text(text), images)
         content.named = str(tokens) if tokens else str(text) if text else SAMPLE
@@ -112,7 +112,7 @@ def _one(
 ) -> Diagnosis:
     from normlab.cli._runs import is_run, load_run
     from normlab.probes.diagnose import diagnose
-    from normlab.probes.loading import load
+    from normlab.probes.inputs.hub import load
 
     stages = Stages(source)
     stages("loading", 0, 0)
@@ -137,7 +137,7 @@ def _windows(loaded: Loaded, content: Content, shape: tuple[int, int | None]) ->
     import torch
 
     from normlab.errors import InputError, UnsupportedError
-    from normlab.probes.texts import frame, tokenize, windows
+    from normlab.probes.inputs.texts import frame, tokenize, windows
 
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids":
@@ -155,14 +155,14 @@ def _windows(loaded: Loaded, content: Content, shape: tuple[int, int | None]) ->
 
 
 def _pictures(loaded: Loaded, source: str, content: Content, count: int, seed: int) -> tuple[list[Any], str]:
-    from normlab.probes import pictures
+    from normlab.probes.inputs import images
 
-    shape, scale = pictures.size_of(loaded.model), pictures.scaling(source)
+    shape, scale = images.size_of(loaded.model), images.scaling(source)
     if content.images is not None:
-        pixels = pictures.read_images(content.images, shape, count=count, scale=scale)
+        pixels = images.read_images(content.images, shape, count=count, scale=scale)
         shown = str(content.images)
     else:
-        pixels = pictures.sample_images(shape, count=count, seed=seed, scale=scale)
+        pixels = images.sample_images(shape, count=count, seed=seed, scale=scale)
         shown = "generated colour fields with discs"
         loaded.notes.append("the images are generated, not photographs: pass --images FOLDER for numbers on real ones")
     return list(pixels.split(8)), shown
@@ -170,7 +170,7 @@ def _pictures(loaded: Loaded, source: str, content: Content, count: int, seed: i
 
 def _write(found: list[Diagnosis], out: Path, *, html: bool) -> None:
     from normlab.files import write_json
-    from normlab.probes.page import build
+    from normlab.probes.show.page import build
 
     write_json(out / "diagnosis.json", [d.to_dict() for d in found])
     if html:
@@ -178,7 +178,7 @@ def _write(found: list[Diagnosis], out: Path, *, html: bool) -> None:
 
 
 def _show(found: list[Diagnosis], *, json: bool) -> None:
-    from normlab.probes.view import as_text, compare_text
+    from normlab.probes.show.text import as_text, compare_text
     from normlab.report import print_json
 
     if json:

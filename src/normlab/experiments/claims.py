@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from normlab.experiments.statistics import paired
-from normlab.probes.metrics import gini
+from normlab.probes.measure.metrics import gini
 
 Row = dict[str, Any]
 Measure = Callable[[dict[str, Any]], float | None]

@@ -14,19 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import InputError, UnsupportedError
-from normlab.probes import expected, gradients, metrics, portions
-from normlab.probes.causal import causal_report, correlations, skip_layers
 from normlab.probes.diagnosis import Diagnosis
-from normlab.probes.loading import eager_attention
-from normlab.probes.locate import locate
-from normlab.probes.losses import Loss, call, pick, token_ids, with_ids
-from normlab.probes.roles import Row
-from normlab.probes.rules import judge
-from normlab.probes.statistics import AttentionStatistics, StreamStatistics
-from normlab.probes.summary import column, finite, summarise
-from normlab.probes.trace import Layout, slow_path, tracer, verify
-from normlab.probes.verdicts import Findings
-from normlab.probes.weights import duplicates, nonfinite_weights
+from normlab.probes.inputs import batches as parts
+from normlab.probes.inputs.hub import eager_attention
+from normlab.probes.inputs.losses import Loss, call, pick, token_ids, with_ids
+from normlab.probes.judge.rules import judge
+from normlab.probes.judge.verdicts import Findings
+from normlab.probes.measure import bounds, gradients, metrics
+from normlab.probes.measure.skips import causal_report, correlations, skip_layers
+from normlab.probes.measure.stream import AttentionStatistics, StreamStatistics
+from normlab.probes.measure.summary import column, finite, summarise
+from normlab.probes.measure.weights import duplicates, nonfinite_weights
+from normlab.probes.trace.hooks import Layout, slow_path, tracer, verify
+from normlab.probes.trace.locate import locate
+from normlab.probes.trace.roles import Row
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def diagnose(
         raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
     say = _Clock(progress)
     with _prepared(model):
-        small = portions.first_rows(batches[0])
+        small = parts.first_rows(batches[0])
         layout = locate(model, lambda: call(model, small), row=row)
         say("checking the residual identity", 0, 0)
         errors = verify(layout, lambda: call(model, small))
@@ -87,7 +88,7 @@ def diagnose(
         value = math.nan
         if loss is not None:
             say("gradients", 0, 0)
-            found, value = gradients.measure(layout, portions.some(batches, plan.gradient_tokens, loss), loss)
+            found, value = gradients.measure(layout, parts.some(batches, plan.gradient_tokens, loss), loss)
             _join(rows, found)
         causal = None
         if loss is not None and plan.skips:
@@ -171,12 +172,12 @@ def _attention(layout: Layout, batches: list[Any], rows: list[dict[str, Any]], p
     with eager_attention(layout.model):
         first = AttentionStatistics()
         with tracer(layout, first, weights=True), torch.no_grad(), slow_path():
-            call(layout.model, portions.first_rows(batches[0], tokens=1 << 30))
+            call(layout.model, parts.first_rows(batches[0], tokens=1 << 30))
         found = first.rows()
         if not any("entropy" in row for row in found):
             return []
         _join(rows, found)
-        return [_at_length(layout, batches[0], text) for text in portions.texts(layout.model, batches, plan)]
+        return [_at_length(layout, batches[0], text) for text in parts.texts(layout.model, batches, plan)]
 
 
 def _at_length(layout: Layout, batch: Any, ids: Tensor) -> dict[str, Any]:
@@ -198,14 +199,14 @@ def _skips(
     say: Callable[[str, int, int], None],
 ) -> dict[str, Any]:
     """Skip layers on several small batches, so that each effect has a standard error."""
-    parts = portions.skip_batches(batches, loss, plan)
-    runs = portions.candidate_runs(stream.angular_matrix())
+    portions = parts.skip_batches(batches, loss, plan)
+    runs = parts.candidate_runs(stream.angular_matrix())
     depth, effects = len(stream.rows()), []
-    for number, part in enumerate(parts):
+    for number, part in enumerate(portions):
 
         def track(steps: range, done: int = number * depth) -> Iterator[int]:
             for step in steps:
-                say("skipping layers", done + step, depth * len(parts))
+                say("skipping layers", done + step, depth * len(portions))
                 yield step
 
         effects.append(skip_layers(layout, part, loss, runs=runs, track=track))
@@ -238,15 +239,15 @@ def _join(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
 
 def _theory(layout: Layout, stream: StreamStatistics, rows: list[dict[str, Any]]) -> dict[str, Any]:
     start, law = stream.embedding, getattr(layout, "growth_law", [])
-    low, high = expected.xiong_bounds(len(rows), stream.width)
+    low, high = bounds.xiong_bounds(len(rows), stream.width)
     sizes = [[row[key] for key in ("attention_norm", "ffn_norm") if key in row] for row in rows]
     pre = layout.placement.startswith(("pre_norm", "peri_norm", "res_norm"))
     tokens = max(2, stream.shape[1] if stream.shape else 2)
     return {
-        "growth_exponent": expected.law_exponent(law) if law else expected.growth_exponent(layout.placement),
+        "growth_exponent": bounds.law_exponent(law) if law else bounds.growth_exponent(layout.placement),
         "xiong": {"low": low, "high": high} if layout.placement.startswith("pre_norm") else None,
-        "orthogonal": expected.orthogonal_sum(start["norm"], sizes) if pre else None,
-        "sphere_cosine": expected.sphere_cosine(layout.placement, start["token_cosine"], len(rows), tokens=tokens),
+        "orthogonal": bounds.orthogonal_sum(start["norm"], sizes) if pre else None,
+        "sphere_cosine": bounds.sphere_cosine(layout.placement, start["token_cosine"], len(rows), tokens=tokens),
     }
 
 

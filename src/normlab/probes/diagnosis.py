@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from normlab.files import write_json, write_text
-from normlab.probes.verdicts import SEVERITIES, Verdict
+from normlab.probes.judge.verdicts import SEVERITIES, Verdict
 from normlab.report.terminal import finite
 
 
@@ -61,12 +61,12 @@ class Diagnosis:
         return write_text(path, table_csv([self]))
 
     def to_html(self, path: str | Path) -> Path:
-        from normlab.probes.page import build
+        from normlab.probes.show.page import build
 
         return build([self]).write(path)
 
     def __str__(self) -> str:
-        from normlab.probes.view import as_text
+        from normlab.probes.show.text import as_text
 
         return as_text(self)
 

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.probes.locate import locate
-from normlab.probes.losses import call
-from normlab.probes.trace import Layout, Record, tracer
+from normlab.probes.inputs.losses import call
+from normlab.probes.trace.hooks import Layout, Record, tracer
+from normlab.probes.trace.locate import locate
 
 
 class Monitor:

@@ -7,9 +7,9 @@ import torch
 from zoo import Encoder, build, inputs
 
 from normlab.errors import ConfigError, InputError
-from normlab.probes import texts
-from normlab.probes.loading import Loaded
-from normlab.probes.losses import halves, pick
+from normlab.probes.inputs import texts
+from normlab.probes.inputs.hub import Loaded
+from normlab.probes.inputs.losses import halves, pick
 
 
 def test_causal_loss_is_the_librarys():

@@ -7,9 +7,9 @@ import torch
 import transformers
 
 from normlab.errors import InputError, UnsupportedError
-from normlab.probes.loading import load
-from normlab.probes.packages import package_weights
-from normlab.probes.texts import frame, tokenize
+from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.packages import package_weights
+from normlab.probes.inputs.texts import frame, tokenize
 
 WORDS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "c", "O", "N", "(", ")", "=", "1", ">", "."]
 SHAPE = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}

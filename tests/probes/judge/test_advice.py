@@ -6,7 +6,7 @@ import pytest
 
 import normlab as nl
 from normlab.cli import app
-from normlab.probes.advice import TEXTS, advise
+from normlab.probes.judge.advice import TEXTS, advise
 
 COMMAND = re.compile(r"normlab ((?:[a-z]+)(?: (?:--)?[A-Za-z_][\w,.-]*)*)")
 

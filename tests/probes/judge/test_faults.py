@@ -10,7 +10,7 @@ from scipy import stats
 from torch import nn
 
 from normlab.probes.diagnose import diagnose
-from normlab.probes.losses import Loss
+from normlab.probes.inputs.losses import Loss
 
 DEPTH, WIDTH, VOCABULARY = 6, 48, 97
 MIDDLE = 3

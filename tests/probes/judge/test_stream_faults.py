@@ -9,9 +9,9 @@ import torch
 import transformers
 
 import normlab as nl
-from normlab.probes import rules
-from normlab.probes.advice import TEXTS
 from normlab.probes.diagnose import diagnose
+from normlab.probes.judge import rules
+from normlab.probes.judge.advice import TEXTS
 
 N = 4
 VOCABULARY = 61

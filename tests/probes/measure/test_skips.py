@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from zoo import Homemade, build, inputs
 
-from normlab.probes.causal import skip_layers
-from normlab.probes.locate import locate
-from normlab.probes.losses import Loss, pick
+from normlab.probes.inputs.losses import Loss, pick
+from normlab.probes.measure.skips import skip_layers
+from normlab.probes.trace.locate import locate
 
 LISTS = {"llama": "model.layers", "gpt2": "transformer.h", "bert": "bert.encoder.layer", "falcon": "transformer.h",
          "t5_encoder": "encoder.block", "gemma2": "model.layers", "bloom": "transformer.h"}  # fmt: skip
@@ -54,14 +54,14 @@ def test_skip_equals_a_model_without_the_layer(name):
 
 @pytest.mark.parametrize("name", ["t5_encoder", "gemma2", "albert", "opt_350m"])
 def test_the_shortcut_agrees_with_the_long_way(name, monkeypatch):
-    from normlab.probes import causal
+    from normlab.probes.measure import skips
 
     model, batch = build(name), inputs(name)
     layout = locate(model, lambda: model(**batch))
     loss = Loss("hidden", hidden_loss)
     quick = skip_layers(layout, batch, loss)
     assert quick.shortcut
-    monkeypatch.setattr(causal.Skipper, "resumes", lambda *_: False)
+    monkeypatch.setattr(skips.Skipper, "resumes", lambda *_: False)
     slow = skip_layers(layout, batch, loss)
     assert not slow.shortcut
     assert quick.loss == pytest.approx(slow.loss, rel=1e-5)
@@ -115,7 +115,7 @@ def test_contrastive_runs_the_model_twice_and_still_counts_layers():
 
 
 def test_a_loss_that_falls_without_layers_judges_nothing():
-    from normlab.probes.causal import SkipEffects, causal_report, student
+    from normlab.probes.measure.skips import SkipEffects, causal_report, student
 
     def effects(*changes):
         return [SkipEffects(1.0, [1.0 + c + 0.001 * i for c in changes]) for i in range(4)]

@@ -7,12 +7,12 @@ import pytest
 import torch
 from zoo import ARCHITECTURES, build, inputs
 
-from normlab.probes import gradients, metrics
 from normlab.probes.diagnose import diagnose
-from normlab.probes.locate import locate
-from normlab.probes.losses import pick
-from normlab.probes.statistics import AttentionStatistics, StreamStatistics
-from normlab.probes.trace import Tracer
+from normlab.probes.inputs.losses import pick
+from normlab.probes.measure import gradients, metrics
+from normlab.probes.measure.stream import AttentionStatistics, StreamStatistics
+from normlab.probes.trace.hooks import Tracer
+from normlab.probes.trace.locate import locate
 
 
 def streamed(model, batches):
@@ -112,7 +112,7 @@ def test_gradients_are_of_the_mean_loss_over_batches():
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in ("vit",)])
 def test_attention_weights_are_found_in_every_architecture(name):
-    from normlab.probes.loading import eager_attention
+    from normlab.probes.inputs.hub import eager_attention
 
     model, batch = build(name), inputs(name)
     layout = locate(model, lambda: model(**batch))
@@ -127,7 +127,7 @@ def test_attention_weights_are_found_in_every_architecture(name):
 def test_eager_weights_and_computed_weights_agree():
     model, batch = build("llama"), inputs("llama")
     layout = locate(model, lambda: model(**batch))
-    from normlab.probes.loading import eager_attention
+    from normlab.probes.inputs.hub import eager_attention
 
     returned, computed = AttentionStatistics(), AttentionStatistics()
     with eager_attention(model) as switched, Tracer(layout, returned, weights=True), torch.no_grad():

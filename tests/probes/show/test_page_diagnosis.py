@@ -8,7 +8,7 @@ from zoo import build, inputs
 
 from normlab.probes.diagnose import diagnose
 from normlab.probes.diagnosis import Diagnosis
-from normlab.probes.page import build as build_page
+from normlab.probes.show.page import build as build_page
 
 
 @pytest.fixture(scope="module")

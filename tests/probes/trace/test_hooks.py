@@ -5,9 +5,9 @@ import torch
 from zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
 
 from normlab.errors import UnsupportedError
-from normlab.probes.locate import locate
-from normlab.probes.roles import Branch, Row
-from normlab.probes.trace import Tracer, verify
+from normlab.probes.trace.hooks import Tracer, verify
+from normlab.probes.trace.locate import locate
+from normlab.probes.trace.roles import Branch, Row
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

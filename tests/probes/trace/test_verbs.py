@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import normlab as nl
-from normlab.probes.causal import skip_layers
 from normlab.probes.diagnose import diagnose
-from normlab.probes.locate import locate
-from normlab.probes.losses import pick
-from normlab.probes.sdpa import attention_weights
-from normlab.probes.trace import tracer, verify
+from normlab.probes.inputs.losses import pick
+from normlab.probes.measure.skips import skip_layers
+from normlab.probes.trace.hooks import tracer, verify
+from normlab.probes.trace.locate import locate
+from normlab.probes.trace.sdpa import attention_weights
 
 SINGLE = ("pre_norm", "post_norm", "peri_norm", "res_norm", "mix_norm", "ln_scaling", "deep_norm", "hybrid_norm")
 

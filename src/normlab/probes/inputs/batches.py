@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from normlab.probes.losses import Loss, images, token_ids, with_ids, with_images
-from normlab.probes.texts import position_limit
+from normlab.probes.inputs.losses import Loss, images, token_ids, with_ids, with_images
+from normlab.probes.inputs.texts import position_limit
 
 if TYPE_CHECKING:
     from normlab.probes.diagnose import Plan

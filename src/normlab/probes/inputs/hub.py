@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from normlab.errors import InputError, UnsupportedError, require
-from normlab.probes.packages import PICKLES, package_weights, unnamed_config, vocabulary_tokenizer
+from normlab.probes.inputs.packages import PICKLES, package_weights, unnamed_config, vocabulary_tokenizer
 
 
 @dataclass

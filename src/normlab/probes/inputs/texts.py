@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import InputError
-from normlab.probes.loading import Loaded, quiet
+from normlab.probes.inputs.hub import Loaded, quiet
 
 MOST_UNKNOWN = 0.3  # of the tokens: a model that reads [UNK] [UNK] [UNK] is not being measured on text
 SAMPLE = Path(__file__).parent / "data" / "sample.txt"

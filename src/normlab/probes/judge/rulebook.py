@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from normlab.probes.advice import TEXTS, advise
-from normlab.probes.verdicts import Findings, Verdict
+from normlab.probes.judge.advice import TEXTS, advise
+from normlab.probes.judge.verdicts import Findings, Verdict
 
 Rule = Callable[[Findings], "Verdict | None"]
 RULES: list[Rule] = []

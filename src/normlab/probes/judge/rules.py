@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from normlab.probes import rules_depth as _rules_depth  # noqa: F401  (they join the list)
-from normlab.probes.advice import advise
-from normlab.probes.metrics import spearman
-from normlab.probes.rulebook import RULES, rule, verdict
-from normlab.probes.summary import column, finite, median
-from normlab.probes.verdicts import LIMITS, SEVERITIES, Findings, Verdict, listed, normal
+from normlab.probes.judge import rules_depth as _rules_depth  # noqa: F401  (they join the list)
+from normlab.probes.judge.advice import advise
+from normlab.probes.judge.rulebook import RULES, rule, verdict
+from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, Findings, Verdict, listed, normal
+from normlab.probes.measure.metrics import spearman
+from normlab.probes.measure.summary import column, finite, median
 
 
 def judge(findings: Findings) -> list[Verdict]:

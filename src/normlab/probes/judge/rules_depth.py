@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from normlab.probes.causal import student
-from normlab.probes.rulebook import rule, verdict
-from normlab.probes.summary import column, finite, median
-from normlab.probes.verdicts import LIMITS, Findings, Verdict, listed, normal
+from normlab.probes.judge.rulebook import rule, verdict
+from normlab.probes.judge.verdicts import LIMITS, Findings, Verdict, listed, normal
+from normlab.probes.measure.skips import student
+from normlab.probes.measure.summary import column, finite, median
 
 
 @rule

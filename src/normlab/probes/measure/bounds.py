@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from normlab.probes.metrics import growth_exponent as fitted_exponent
+from normlab.probes.measure.metrics import growth_exponent as fitted_exponent
 
 # Growth exponent p of ||h_l|| ~ l^p for random weights: branches of constant size in random directions add in squares.
 EXPONENT = {"pre_norm": 0.5, "peri_norm": 0.5, "res_norm": 0.5, "post_norm": 0.0, "pre_and_post_norm": 0.0}

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.probes.losses import Loss
-from normlab.probes.trace import Layout, Record, slow_path, tracer
+from normlab.probes.inputs.losses import Loss
+from normlab.probes.trace.hooks import Layout, Record, slow_path, tracer
 
 
 def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> tuple[list[dict[str, Any]], float]:

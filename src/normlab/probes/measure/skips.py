@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.probes.losses import Loss
-from normlab.probes.metrics import spearman
-from normlab.probes.summary import column
-from normlab.probes.tensors import first_tensor
-from normlab.probes.trace import Layout, slow_path
+from normlab.probes.inputs.losses import Loss
+from normlab.probes.measure.metrics import spearman
+from normlab.probes.measure.summary import column
+from normlab.probes.trace.hooks import Layout, slow_path
+from normlab.probes.trace.tensors import first_tensor
 
 
 class _Stop(Exception):
@@ -152,7 +152,7 @@ class Skipper:
 
 
 def _skipper(layout: Layout, batch: Any, loss: Loss) -> Any:
-    from normlab.probes.scheme_trace import SchemeLayout, SchemeSkipper  # one of two kinds, chosen here
+    from normlab.probes.trace.verbs import SchemeLayout, SchemeSkipper  # one of two kinds, chosen here
 
     if isinstance(layout, SchemeLayout):
         return SchemeSkipper(layout, batch, loss)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.probes import metrics
-from normlab.probes.metrics.activations import ABSOLUTE, RELATIVE
-from normlab.probes.trace import Record
+from normlab.probes.measure import metrics
+from normlab.probes.measure.metrics.activations import ABSOLUTE, RELATIVE
+from normlab.probes.trace.hooks import Record
 
 
 class Mean:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from normlab.probes import metrics
+from normlab.probes.measure import metrics
 
 Rows = Sequence[dict[str, Any]]
 

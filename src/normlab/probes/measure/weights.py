@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from normlab.probes.trace import Layout
-from normlab.probes.verdicts import LIMITS
+from normlab.probes.judge.verdicts import LIMITS
+from normlab.probes.trace.hooks import Layout
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:

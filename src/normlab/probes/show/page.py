@@ -6,9 +6,9 @@ import html
 from pathlib import Path
 from typing import Any
 
-from normlab.probes import figures
 from normlab.probes.diagnosis import Diagnosis
-from normlab.probes.view import identity
+from normlab.probes.show import figures
+from normlab.probes.show.text import identity
 from normlab.report import Page
 from normlab.report.page import script_json
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import UnsupportedError
-from normlab.probes.roles import Branch, Row, branch_prefixes
-from normlab.probes.sdpa import WatchAttention
-from normlab.probes.tensors import find_weights, first_tensor, mismatch
+from normlab.probes.trace.roles import Branch, Row, branch_prefixes
+from normlab.probes.trace.sdpa import WatchAttention
+from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
@@ -200,7 +200,7 @@ class Tracer:
 
 def tracer(layout: Layout, on_layer: Callable[[Record], None], **options: Any) -> Any:
     """The tracer that fits the layout: hooks on modules, or verbs of a scheme."""
-    from normlab.probes.scheme_trace import SchemeLayout, SchemeTracer  # a tracer is chosen here, made there
+    from normlab.probes.trace.verbs import SchemeLayout, SchemeTracer  # a tracer is chosen here, made there
 
     if isinstance(layout, SchemeLayout):
         return SchemeTracer(layout, on_layer, **options)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.probes.roles import Branch, Row
-from normlab.probes.tensors import first_tensor, mismatch
-from normlab.probes.trace import slow_path
+from normlab.probes.trace.hooks import slow_path
+from normlab.probes.trace.roles import Branch, Row
+from normlab.probes.trace.tensors import first_tensor, mismatch
 
 _CLOSE = 1e-3
 _DEEPEST = 4  # branches in one layer

@@ -9,10 +9,10 @@ from typing import Any
 from torch import nn
 
 from normlab.errors import UnsupportedError
-from normlab.probes.infer import infer_row
-from normlab.probes.roles import TABLE, Row, row_for
-from normlab.probes.scheme_trace import SchemeLayout, speaks_verbs
-from normlab.probes.trace import Layout
+from normlab.probes.trace.hooks import Layout
+from normlab.probes.trace.infer import infer_row
+from normlab.probes.trace.roles import TABLE, Row, row_for
+from normlab.probes.trace.verbs import SchemeLayout, speaks_verbs
 
 _KNOWN = {row.layer for row in TABLE}
 

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.probes.losses import Loss
-from normlab.probes.roles import Branch, Row
-from normlab.probes.sdpa import WatchAttention
-from normlab.probes.tensors import mismatch
-from normlab.probes.trace import Layout, Part, Record, slow_path
+from normlab.probes.inputs.losses import Loss
+from normlab.probes.trace.hooks import Layout, Part, Record, slow_path
+from normlab.probes.trace.roles import Branch, Row
+from normlab.probes.trace.sdpa import WatchAttention
+from normlab.probes.trace.tensors import mismatch
 
 _VERBS = ("enter", "leave", "write", "close", "_read")
 

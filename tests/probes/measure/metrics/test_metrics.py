@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from normlab.probes import metrics
+from normlab.probes.measure import metrics
 
 
 def test_cosine_and_block_influence_of_a_known_angle():

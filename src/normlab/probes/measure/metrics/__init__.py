@@ -1,9 +1,9 @@
 """Pure functions from tensors to numbers; each is tested against a closed form."""
 
-from normlab.probes.metrics.activations import median_magnitude, nonfinite, top_magnitude
-from normlab.probes.metrics.attention import max_weight, normalised_entropy, sink, visible_keys
-from normlab.probes.metrics.rank import gini, power_law, ranks, spearman
-from normlab.probes.metrics.stream import (
+from normlab.probes.measure.metrics.activations import median_magnitude, nonfinite, top_magnitude
+from normlab.probes.measure.metrics.attention import max_weight, normalised_entropy, sink, visible_keys
+from normlab.probes.measure.metrics.rank import gini, power_law, ranks, spearman
+from normlab.probes.measure.metrics.stream import (
     angular_distance,
     block_influence,
     cosine,
@@ -11,8 +11,8 @@ from normlab.probes.metrics.stream import (
     growth_exponent,
     token_norms,
 )
-from normlab.probes.metrics.streams import composite_gain, effective_sources, homogenisation, mixing_gain
-from normlab.probes.metrics.tokens import effective_rank, token_cosine, token_variance
+from normlab.probes.measure.metrics.streams import composite_gain, effective_sources, homogenisation, mixing_gain
+from normlab.probes.measure.metrics.tokens import effective_rank, token_cosine, token_variance
 
 __all__ = [
     "angular_distance",
