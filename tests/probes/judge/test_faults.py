@@ -287,24 +287,24 @@ def test_a_layer_that_does_nothing_is_confirmed_as_wasted(name):
                 parameter *= 0.02  # alive (above the limit of a dead branch), and useless
     found = run(model, loss=own_predictions(model), attention=False)
     verdict = found.verdict("wasted_layers")
-    assert verdict is not None, found.causal["change"]
+    assert verdict is not None, found.causal.change
     assert set(verdict.layers) == {MIDDLE}
     assert found.verdict("dead_branches") is None
-    assert found.causal["informative"]
+    assert found.causal.informative
 
 
 @pytest.mark.parametrize("name", BUILD)
 def test_layers_that_work_are_not_called_wasted(name):
     model = healthy(name)
     found = run(model, loss=own_predictions(model), attention=False)
-    assert found.verdict("wasted_layers") is None, found.causal["change"]
-    assert found.causal["correlation"]["block_influence"] == pytest.approx(
-        stats.spearmanr([row["block_influence"] for row in found.layers], found.causal["change"]).statistic
+    assert found.verdict("wasted_layers") is None, found.causal.change
+    assert found.causal.correlation["block_influence"] == pytest.approx(
+        stats.spearmanr([row.block_influence for row in found.layers], found.causal.change).statistic
     )
 
 
 def test_a_model_at_chance_has_no_wasted_layers():
     model = gpt2().eval()
     found = run(model, attention=False)
-    assert not found.causal["informative"]
+    assert not found.causal.informative
     assert found.verdict("wasted_layers") is None

@@ -60,8 +60,8 @@ def run(model):
 def test_streams_that_differ_are_not_accused(name, seed):
     found = run(build(name, seed))
     assert [verdict.title for verdict in found.verdicts] == []
-    assert found.summary["homogenisation"] < 0.9
-    assert found.summary["composite_gain"] == pytest.approx(1, abs=0.01)
+    assert found.summary.homogenisation < 0.9
+    assert found.summary.composite_gain == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -83,7 +83,7 @@ def test_mixing_that_amplifies_is_found(name):
     assert verdict is not None
     assert verdict.value == pytest.approx(1.3**16, rel=1e-4)  # sixteen branches, each 1.3 times the identity
     assert verdict.layers[0] == 4  # 1.3^8 = 8.2, 1.3^10 = 13.8
-    assert found.layers[3]["mixing_gain"] == pytest.approx(1.3**2, rel=1e-4)
+    assert found.layers[3].mixing_gain == pytest.approx(1.3**2, rel=1e-4)
 
 
 def test_mhc_cannot_amplify_whatever_its_coefficients():
@@ -91,7 +91,7 @@ def test_mhc_cannot_amplify_whatever_its_coefficients():
     model = build("mHC")
     with torch.no_grad():
         model.scheme.bias.add_(torch.randn_like(model.scheme.bias))
-    assert run(model).summary["composite_gain"] < 1.5
+    assert run(model).summary.composite_gain < 1.5
 
 
 @pytest.mark.parametrize(
@@ -107,18 +107,18 @@ def test_the_depth_mixing_matrix_is_the_models_own_and_is_shown(scheme):
     ids = torch.randint(0, VOCABULARY, (2, 24), generator=torch.Generator().manual_seed(0))
     found = diagnose(model, [ids], skips=False, attention=False)
     expected = model.depth_mixing(ids).mean((0, 1))
-    torch.testing.assert_close(torch.tensor(found.mixing["matrix"]), expected)
+    torch.testing.assert_close(torch.tensor(found.mixing.matrix), expected)
     assert 0 <= found.identity_error < 1e-4
     assert "depth mixing |M|" in str(found)
-    assert 1 <= found.layers[1]["effective_sources"] <= 4
+    assert 1 <= found.layers[1].effective_sources <= 4
     again = type(found).from_dict(found.to_dict())
-    assert again.mixing["reads"] == [0, 2, 4]
+    assert again.mixing.reads == (0, 2, 4)
 
 
 def test_a_scheme_without_a_matrix_says_why():
     model = nl.Transformer(nl.TransformerConfig(scheme="siamese_norm", vocab_size=61, dim=32, depth=3, heads=4))
     found = run(model.eval())
-    assert "normalises both streams" in found.mixing["absent"]
+    assert "normalises both streams" in found.mixing.absent
     assert "no identity was checked" in " ".join(str(found).split())
     assert found.to_dict()["identity_error"] is None
 
@@ -132,8 +132,8 @@ def test_the_head_of_several_streams_is_no_jump():
     twin.load_state_dict(model.state_dict(), strict=False)
     twin.branches.load_state_dict(model.branches.state_dict())
     several, one = run(model), run(twin)  # at the start all streams are one, and both models are the same function
-    assert [r["norm"] for r in several.layers] == pytest.approx([r["norm"] for r in one.layers], rel=1e-4)
-    assert several.theory["growth_exponent"] == pytest.approx(one.theory["growth_exponent"])
+    assert [r.norm for r in several.layers] == pytest.approx([r.norm for r in one.layers], rel=1e-4)
+    assert several.theory.growth_exponent == pytest.approx(one.theory.growth_exponent)
 
 
 # -- dilution ---------------------------------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ def test_the_law_of_a_scheme_becomes_an_exponent():
 
 
 def test_bounds_and_exponents():
-    low, high = bounds.xiong_bounds(2, 64)
-    assert low == pytest.approx([math.sqrt(1.5 * 64), math.sqrt(2 * 64)])
-    assert high == pytest.approx([math.sqrt(2.5 * 64), math.sqrt(4 * 64)])
+    band = bounds.xiong_bounds(2, 64)
+    assert band.low == pytest.approx([math.sqrt(1.5 * 64), math.sqrt(2 * 64)])
+    assert band.high == pytest.approx([math.sqrt(2.5 * 64), math.sqrt(4 * 64)])
     assert bounds.growth_exponent("pre_norm, parallel branches") == 0.5
     assert bounds.growth_exponent("no_norm") is None
     assert bounds.sphere_cosine("no_norm", 0.1, 3, tokens=9) is None

@@ -10,7 +10,8 @@ from zoo import ARCHITECTURES, build, inputs
 from normlab.probes.diagnose import diagnose
 from normlab.probes.inputs.losses import pick
 from normlab.probes.measure import gradients, metrics
-from normlab.probes.measure.stream import AttentionStatistics, StreamStatistics
+from normlab.probes.measure.heads import AttentionStatistics
+from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.trace.hooks import Tracer
 from normlab.probes.trace.locate import locate
 
@@ -33,16 +34,14 @@ def test_against_hidden_states():
     for layer in (0, 1):  # the last hidden state is behind the final norm
         pairs = [(s[layer], s[layer + 1]) for s in states]
         mean = lambda values: sum(float(v) for v in values) / 2  # noqa: E731
-        assert rows[layer]["norm"] == pytest.approx(mean(b.norm(dim=-1).mean() for _, b in pairs), rel=1e-5)
-        assert rows[layer]["block_influence"] == pytest.approx(
-            mean(metrics.block_influence(*p) for p in pairs), abs=1e-6
-        )
-        assert rows[layer]["token_cosine"] == pytest.approx(
+        assert rows[layer].norm == pytest.approx(mean(b.norm(dim=-1).mean() for _, b in pairs), rel=1e-5)
+        assert rows[layer].block_influence == pytest.approx(mean(metrics.block_influence(*p) for p in pairs), abs=1e-6)
+        assert rows[layer].token_cosine == pytest.approx(
             mean(metrics.token_cosine(b).mean() for _, b in pairs), abs=1e-5
         )
-        assert rows[layer]["max_magnitude"] == pytest.approx(max(float(b.abs().max()) for _, b in pairs))
+        assert rows[layer].max_magnitude == pytest.approx(max(float(b.abs().max()) for _, b in pairs))
         angle = mean(metrics.angular_distance(a[:, -1], b[:, -1]).mean() for a, b in pairs)
-        assert rows[layer]["angular_distance"] == pytest.approx(angle, rel=1e-4)
+        assert rows[layer].angular_distance == pytest.approx(angle, rel=1e-4)
 
 
 def test_contributions_of_a_layer_by_hand():
@@ -58,9 +57,9 @@ def test_contributions_of_a_layer_by_hand():
         layer.post_feedforward_layernorm.register_forward_hook(lambda m, a, out: caught.update(m=out))
         model(**batch)
     x, a, m = caught["x"], caught["a"], caught["m"]
-    assert row["attention_ratio"] == pytest.approx(float((a.norm(dim=-1) / x.norm(dim=-1)).mean()), rel=1e-5)
-    assert row["ffn_ratio"] == pytest.approx(float((m.norm(dim=-1) / (x + a).norm(dim=-1)).mean()), rel=1e-5)
-    assert row["ffn_cosine"] == pytest.approx(float(metrics.cosine(m, x + a).mean()), abs=1e-5)
+    assert row.attention_ratio == pytest.approx(float((a.norm(dim=-1) / x.norm(dim=-1)).mean()), rel=1e-5)
+    assert row.ffn_ratio == pytest.approx(float((m.norm(dim=-1) / (x + a).norm(dim=-1)).mean()), rel=1e-5)
+    assert row.ffn_cosine == pytest.approx(float(metrics.cosine(m, x + a).mean()), abs=1e-5)
 
 
 def test_nothing_is_kept_of_a_layer_when_the_next_one_ends():
@@ -93,10 +92,10 @@ def test_gradients_against_backward(name):
     assert value == pytest.approx(float(expected.detach()), rel=1e-6)
     for row, (_, layer) in zip(rows, layout.layers, strict=True):
         total = sum(float(p.grad.double().square().sum()) for p in layer.parameters()) ** 0.5
-        assert row["gradient_norm"] == pytest.approx(total, rel=1e-5)
-        assert 0 < row["attention_gradient"] < total
-        assert 0 < row["ffn_gradient"] < total
-        assert row["stream_gradient"] > 0
+        assert row.gradient_norm == pytest.approx(total, rel=1e-5)
+        assert 0 < row.attention_gradient < total
+        assert 0 < row.ffn_gradient < total
+        assert row.stream_gradient > 0
 
 
 def test_gradients_are_of_the_mean_loss_over_batches():
@@ -107,7 +106,7 @@ def test_gradients_are_of_the_mean_loss_over_batches():
     rows, _ = gradients.measure(layout, batches, loss)
     whole = {"input_ids": torch.cat([b["input_ids"] for b in batches])}
     together, _ = gradients.measure(layout, [whole], loss)
-    assert [r["gradient_norm"] for r in rows] == pytest.approx([r["gradient_norm"] for r in together], rel=1e-4)
+    assert [r.gradient_norm for r in rows] == pytest.approx([r.gradient_norm for r in together], rel=1e-4)
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in ("vit",)])
@@ -121,7 +120,7 @@ def test_attention_weights_are_found_in_every_architecture(name):
         model(**batch)
     rows = statistics.rows()
     assert len(rows) == 3
-    assert all(0 < row["entropy"] <= 1 + 1e-5 and 0 < row["max_weight"] <= 1 + 1e-5 for row in rows)
+    assert all(0 < row.entropy <= 1 + 1e-5 and 0 < row.max_weight <= 1 + 1e-5 for row in rows)
 
 
 def test_eager_weights_and_computed_weights_agree():
@@ -136,8 +135,8 @@ def test_eager_weights_and_computed_weights_agree():
     with Tracer(layout, computed, weights=True), torch.no_grad():
         model(**batch)
     for a, b in zip(returned.rows(), computed.rows(), strict=True):
-        assert a["entropy"] == pytest.approx(b["entropy"], rel=1e-5)
-        assert a["sink_mass"] == pytest.approx(b["sink_mass"], rel=1e-5)
+        assert a.entropy == pytest.approx(b.entropy, rel=1e-5)
+        assert a.sink_mass == pytest.approx(b.sink_mass, rel=1e-5)
 
 
 def test_the_model_is_left_as_it_was():
@@ -156,7 +155,7 @@ def test_images_and_a_loss_of_ones_own():
     model, batch = build("vit"), inputs("vit")
     found = diagnose(model, [batch], loss=lambda m, b: m(**b).last_hidden_state.pow(2).mean())
     assert len(found.layers) == 3
-    assert found.layers[0]["gradient_norm"] > 0
+    assert found.layers[0].gradient_norm > 0
     assert found.causal is not None
-    assert not found.causal["informative"]
-    assert diagnose(model, [batch], skips=False).loss["name"] == "contrastive"
+    assert not found.causal.informative
+    assert diagnose(model, [batch], skips=False).loss.name == "contrastive"

@@ -7,7 +7,7 @@ from zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
 from normlab.errors import UnsupportedError
 from normlab.probes.trace.hooks import Tracer, verify
 from normlab.probes.trace.locate import locate
-from normlab.probes.trace.roles import Branch, Row
+from normlab.probes.trace.roles import BranchRoles, LayerRoles
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -33,7 +33,7 @@ def test_contributions_sum_to_the_change_without_copies(name):
     def check(record):
         stream = record.before
         for part in record.parts:
-            grown = part.before + part.added if not layout.rows[id(record.module)].branches[-1].parallel else None
+            grown = part.before + part.added if not layout.roles[id(record.module)].branches[-1].parallel else None
             if grown is not None and layout.placement in ("pre_norm", "peri_norm", "res_norm"):
                 worst.append(float((part.after - grown).abs().max()))
             stream = part.after
@@ -80,7 +80,7 @@ def test_unknown_models_are_inferred_and_said_so(kind, placement):
     assert max(verify(layout, lambda: model(tokens))) < 1e-4
     assert layout.inferred
     assert layout.placement == placement
-    row = layout.rows[id(model.blocks[0])]
+    row = layout.roles[id(model.blocks[0])]
     assert [branch.kind for branch in row.branches] == ["attention", "ffn"]
     assert [branch.core or branch.added for branch in row.branches] == ["mixer", "wide"]
     assert "HomemadeBlock" in layout.notes[0]
@@ -94,7 +94,7 @@ def test_a_dead_branch_in_an_unknown_model_takes_its_neighbours_row():
     tokens = torch.randint(0, 97, (2, 12))
     layout = locate(model, lambda: model(tokens))
     assert max(verify(layout, lambda: model(tokens))) < 1e-4
-    assert len(layout.rows[id(model.blocks[1])].branches) == 2
+    assert len(layout.roles[id(model.blocks[1])].branches) == 2
 
 
 def test_what_cannot_be_explained_is_refused():
@@ -107,14 +107,14 @@ def test_what_cannot_be_explained_is_refused():
 def test_a_wrong_row_is_refused_and_the_module_named():
     """Naively taking Gemma's `mlp` output as what is added: the trap that other tools fall into."""
     model, batch = build("gemma2"), inputs("gemma2")
-    naive = Row(
+    naive = LayerRoles(
         "Gemma2DecoderLayer",
         (
-            Branch("attention", "self_attn", pre="input_layernorm"),
-            Branch("ffn", "mlp", pre="pre_feedforward_layernorm"),
+            BranchRoles("attention", "self_attn", pre="input_layernorm"),
+            BranchRoles("ffn", "mlp", pre="pre_feedforward_layernorm"),
         ),
     )
-    layout = locate(model, lambda: model(**batch), row=naive)
+    layout = locate(model, lambda: model(**batch), roles=naive)
     with pytest.raises(UnsupportedError, match=r"layer 0 .*pre_feedforward_layernorm reads the stream before the ffn"):
         verify(layout, lambda: model(**batch))
 

@@ -38,11 +38,11 @@ def test_every_scheme_is_traced_and_left_alone(scheme):
     if scheme in SINGLE:
         assert 0 < max(errors) < 1e-4  # > 0: a check that was not made would be an exact zero
     found = diagnose(model, [ids], lengths=(8, 12))
-    assert [row["layer"] for row in found.layers] == [0, 1, 2]
-    assert all(math.isfinite(row["attention_ratio"]) and math.isfinite(row["ffn_ratio"]) for row in found.layers)
-    assert all(0 < row["entropy"] <= 1 + 1e-6 for row in found.layers)
-    assert all(row["gradient_norm"] >= 0 for row in found.layers)
-    assert len(found.causal["change"]) == 3
+    assert [row.layer for row in found.layers] == [0, 1, 2]
+    assert all(math.isfinite(row.attention_ratio) and math.isfinite(row.ffn_ratio) for row in found.layers)
+    assert all(0 < row.entropy <= 1 + 1e-6 for row in found.layers)
+    assert all(row.gradient_norm >= 0 for row in found.layers)
+    assert len(found.causal.change) == 3
     with torch.no_grad():
         assert torch.equal(before, model(ids))
     assert not {"enter", "leave", "write", "_read"} & set(model.scheme.__dict__)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normlab.probes.inputs.losses import Loss, images, token_ids, with_ids, with_images
+from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.texts import position_limit
-
-if TYPE_CHECKING:
-    from normlab.probes.diagnose import Plan
 
 
 def first_rows(batch: Any, *, rows: int = 2, tokens: int = 64) -> Any:
@@ -22,14 +21,14 @@ def first_rows(batch: Any, *, rows: int = 2, tokens: int = 64) -> Any:
     return batch if ids is None else with_ids(batch, ids[:rows, :tokens])
 
 
-def texts(model: nn.Module, batches: list[Any], plan: Plan) -> list[Tensor]:
+def texts(model: nn.Module, batches: list[Any], options: DiagnoseOptions) -> list[Tensor]:
     """Token ids [1, n] ([2, n] up to 256) for each length n, cut from all batches laid end to end."""
     parts = [ids for ids in (token_ids(batch) for batch in batches) if ids is not None]
     if not parts:
         return []
     ids = torch.cat([part.flatten() for part in parts])
-    limit = min(len(ids), plan.longest, position_limit(model) or plan.longest)
-    wanted = plan.lengths or [64 << k for k in range(20) if 64 << k <= limit]
+    limit = min(len(ids), options.longest, position_limit(model) or options.longest)
+    wanted = options.lengths or [64 << k for k in range(20) if 64 << k <= limit]
     return [ids[: n * (2 if n <= 256 and len(ids) >= 2 * n else 1)].reshape(-1, n) for n in wanted if n <= limit]
 
 
@@ -44,7 +43,7 @@ def some(batches: list[Any], tokens: int, loss: Loss) -> list[Any]:
     return [with_ids(batches[0], ids[:rows])]
 
 
-def skip_batches(batches: list[Any], loss: Loss, plan: Plan) -> list[Any]:
+def skip_batches(batches: list[Any], loss: Loss, options: DiagnoseOptions) -> list[Any]:
     """Four batches of `skip_tokens` in all, or eight of four times as many where only masked tokens count.
 
     The contrastive loss needs whole batches of windows.
@@ -54,21 +53,21 @@ def skip_batches(batches: list[Any], loss: Loss, plan: Plan) -> list[Any]:
         return batches[:4]
     length = min(ids.shape[1], 128)
     masked = loss.name == "masked"  # about one token in seven
-    count, tokens = (8, 4 * plan.skip_tokens) if masked else (4, plan.skip_tokens)
+    count, tokens = (8, 4 * options.skip_tokens) if masked else (4, options.skip_tokens)
     rows = max(1, tokens // length // count)
     windows = torch.cat([token_ids(batch)[:, :length] for batch in batches])[: count * rows]  # type: ignore[index]
     if masked and len(windows) < count * rows:
         rows = max(1, len(windows) // count)
         windows = windows[: count * rows]
-    return [with_ids(batches[0], part) for part in windows.split(rows)]
+    return [with_ids(batches[0], part) for part in torch.split(windows, rows)]
 
 
-def candidate_runs(angular: list[list[float | None]], *, tries: int = 3) -> list[tuple[int, int]]:
+def candidate_runs(angular: Sequence[Sequence[float]], *, tries: int = 3) -> list[tuple[int, int]]:
     """Runs worth skipping: for n = 2, 4, 8 ... up to half of the depth, the starts with the least angular distance."""
     depth, runs, length = len(angular), [], 2
     while length <= depth // 2:
-        starts = [s for s in range(depth - length + 1) if angular[s][length - 1] is not None]
-        starts.sort(key=lambda s: angular[s][length - 1] or 0.0)
+        starts = list(range(depth - length + 1))
+        starts.sort(key=lambda s: angular[s][length - 1])
         runs += [(start, length) for start in starts[:tries]]
         length *= 2
     return runs

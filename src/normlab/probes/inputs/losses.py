@@ -28,6 +28,15 @@ class Loss:
         return self.function(model, batch)
 
 
+@dataclass(frozen=True)
+class LossReading:
+    """The mean loss that gradients were taken of, and what a model that knows nothing scores."""
+
+    name: str
+    value: float
+    chance: float | None = None
+
+
 def call(model: nn.Module, batch: Any) -> Any:
     """model(**batch) for a mapping, model(*batch) for a tuple, model(batch) for a tensor."""
     if isinstance(batch, dict):
@@ -131,7 +140,7 @@ def _log_vocabulary(model: nn.Module) -> float | None:
 def _logits(output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output
-    found = getattr(output, "logits", None)
+    found: Tensor | None = getattr(output, "logits", None)
     if found is None:
         raise InputError(
             f"the model returns {type(output).__name__} without logits, so this loss cannot be computed; "

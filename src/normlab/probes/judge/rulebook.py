@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from normlab.probes.judge.advice import TEXTS, advise
-from normlab.probes.judge.verdicts import Findings, Verdict
+from normlab.probes.judge.verdicts import Evidence, Verdict
 
-Rule = Callable[[Findings], "Verdict | None"]
+Rule = Callable[[Evidence], "Verdict | None"]
 RULES: list[Rule] = []
 
 

@@ -1,34 +1,48 @@
 """From numbers to sentences: what is wrong, how much, what is normal, why it matters, what to try.
 
-A rule (`rules`) looks at a `Findings` and returns a `Verdict` or None. Limits are in one table; what is normal comes
+A rule (`rules`) looks at a `Evidence` and returns a `Verdict` or None. Limits are in one table; what is normal comes
 from `data/reference.json`, which `tools/diagnose_reference.py` measures on random and on trained models.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
+
+from normlab.probes.measure.skips import SkipReport
+from normlab.probes.measure.summary import Summary
+from normlab.probes.measure.table import Real, Rows
+from normlab.probes.measure.weights import ALIKE, Twin
 
 SEVERITIES = ("bad", "warn", "note")
 
-LIMITS = {
-    "dilution": 0.08,  # late contribution below this, and below half of the early one
-    "gradient_spread": 10.0,
-    "collapse": 0.95,  # mean cosine between tokens, without the three largest coordinates
-    "uniform": 0.95,  # normalised entropy
-    "sink": 0.3,  # mass on one key, in a quarter of the layers
-    "explosion": math.log(1.4),  # factor per layer
-    "dead": 1e-3,  # ||f|| / ||h||, and a fiftieth of the other layers'
-    "oversized": 8.0,  # times the other layers' median
-    "duplicate": 0.99,  # cosine between the weights of neighbours
-    "wasted": 0.01,  # of what the model has learnt (chance - loss)
-    "homogeneous": 0.95,  # mean cosine between the streams of one token, after the first layers
-    "gain": 10.0,  # composite gain of the mixings (doubly stochastic: 1; mHC reports 3000 for plain hyper-connections)
-}
+
+@dataclass(frozen=True)
+class Limits:
+    """What the rules judge by, in one place."""
+
+    dilution: float = 0.08  # late contribution below this, and below half of the early one
+    gradient_spread: float = 10.0
+    collapse: float = 0.95  # mean cosine between tokens, without the three largest coordinates
+    uniform: float = 0.95  # normalised entropy
+    sink: float = 0.3  # mass on one key, in a quarter of the layers
+    explosion: float = math.log(1.4)  # factor per layer
+    dead: float = 1e-3  # ||f|| / ||h||, and a fiftieth of the other layers'
+    oversized: float = 8.0  # times the other layers' median
+    duplicate: float = ALIKE  # cosine between the weights of neighbours
+    wasted: float = 0.01  # of what the model has learnt (chance - loss)
+    homogeneous: float = 0.95  # mean cosine between the streams of one token, after the first layers
+    gain: float = (
+        10.0  # composite gain of the mixings (doubly stochastic: 1; mHC reports 3000 for plain hyper-connections)
+    )
+
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -38,47 +52,57 @@ class Verdict:
     id: str
     severity: str
     title: str
-    value: float
-    limit: float
+    value: Real
+    limit: Real
     layers: tuple[int, ...]
     normal: str
     why: str
     advice: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "layers": list(self.layers)}
 
-
-@dataclass
-class Findings:
+@dataclass(frozen=True)
+class Evidence:
     """What the rules may look at."""
 
-    rows: list[dict[str, Any]]
-    summary: dict[str, float]
+    rows: Rows
+    summary: Summary
     placement: str
-    nonfinite_weights: list[str] = field(default_factory=list)
-    duplicates: list[tuple[int, int, float]] = field(default_factory=list)
-    causal: dict[str, Any] | None = None
+    nonfinite_weights: tuple[str, ...] = ()
+    duplicates: tuple[Twin, ...] = ()
+    causal: SkipReport | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceModel:
+    """A model that was measured to know what is normal; `kind` is random, trained or held out."""
+
+    kind: str
+    placement: str
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class Reference:
+    models: dict[str, ReferenceModel]
 
 
 @cache
-def reference() -> dict[str, Any]:
+def reference() -> Reference:
     path = Path(__file__).parent / "data" / "reference.json"
-    return json.loads(path.read_text()) if path.is_file() else {"models": {}}
+    return TypeAdapter(Reference).validate_json(path.read_bytes())
 
 
-def normal(name: str) -> str:
+def normal(number: Callable[[Summary], float]) -> str:
     """`random models 0.12 to 0.31, SmolLM2-135M 0.22, ..., reaction models 0.2 to 0.3` from the reference file."""
-    models = reference()["models"]
-    parts = [_range("random models", _values(models, name, "random"))]
-    parts += [f"{label} {_show(value)}" for label, value in _values(models, name, "trained").items()]
-    parts.append(_range("four reaction models", _values(models, name, "held out")))
+    parts = [_range("random models", _values(number, "random"))]
+    parts += [f"{label} {_show(value)}" for label, value in _values(number, "trained").items()]
+    parts.append(_range("four reaction models", _values(number, "held out")))
     return ", ".join(part for part in parts if part) or "no reference"
 
 
-def _values(models: dict[str, Any], name: str, kind: str) -> dict[str, float]:
-    found = {label: model["summary"].get(name) for label, model in models.items() if model["kind"] == kind}
-    return {label: value for label, value in found.items() if value is not None and math.isfinite(value)}
+def _values(number: Callable[[Summary], float], kind: str) -> dict[str, float]:
+    found = {label: number(model.summary) for label, model in reference().models.items() if model.kind == kind}
+    return {label: value for label, value in found.items() if math.isfinite(value)}
 
 
 def _range(label: str, values: dict[str, float]) -> str:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from normlab.probes.inputs.losses import Loss
-from normlab.probes.trace.hooks import Layout, Record, slow_path, tracer
+from normlab.probes.measure.table import GradientRow
+from normlab.probes.trace.hooks import Layout, Record, slow_path
 
 
-def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> tuple[list[dict[str, Any]], float]:
+def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> tuple[list[GradientRow], float]:
     """(one row per layer call, mean loss). The gradient is that of the mean loss over all batches, as in training."""
     parameters = {name: p for name, p in layout.model.named_parameters() if p.requires_grad}
     totals: dict[str, Tensor] = {}
@@ -26,12 +27,12 @@ def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> tuple[list[di
         owner[record.index] = record.module
         if record.before.requires_grad:
             index = record.index
-            record.before.register_hook(
+            record.before.register_hook(  # type: ignore[no-untyped-call]
                 lambda gradient: stream[index].append(float(gradient.detach().float().norm(dim=-1).mean()))
             )
 
     for batch in batches:
-        with tracer(layout, watch), torch.enable_grad(), slow_path():
+        with layout.tracer(watch), torch.enable_grad(), slow_path():
             value = loss(layout.model, batch)
             found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
         losses.append(float(value.detach()))
@@ -40,23 +41,27 @@ def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> tuple[list[di
                 totals[name] = totals[name] + gradient if name in totals else gradient
     count = max(len(losses), 1)
     totals = {name: gradient / count for name, gradient in totals.items()}
-    rows = []
-    for index in sorted(owner):
-        module = owner[index]
-        row = {"layer": index, **_layer_row(totals, layout.prefixes(module))}
-        if stream[index]:
-            row["stream_gradient"] = sum(stream[index]) / len(stream[index])
-        rows.append(row)
+    rows = [_row(index, totals, layout.prefixes(owner[index]), stream[index]) for index in sorted(owner)]
     return rows, sum(losses) / count
 
 
-def _layer_row(totals: dict[str, Tensor], prefixes: dict[str, tuple[str, ...]]) -> dict[str, float]:
+def _row(
+    index: int, totals: dict[str, Tensor], prefixes: dict[str, tuple[str, ...]], stream: list[float]
+) -> GradientRow:
     mine = {name: gradient for name, gradient in totals.items() if name.startswith(prefixes["layer"])}
-    result = {"gradient_norm": _norm(mine.values()), "gradient_rms": _rms(mine.values())}
-    for kind, names in prefixes.items():
-        if kind != "layer":
-            result[f"{kind}_gradient"] = _norm(g for n, g in mine.items() if n.startswith(names))
-    return result
+
+    def size(kind: str) -> float | None:
+        names = prefixes.get(kind)
+        return None if names is None else _norm(g for name, g in mine.items() if name.startswith(names))
+
+    return GradientRow(
+        index,
+        gradient_norm=_norm(mine.values()),
+        gradient_rms=_rms(mine.values()),
+        attention_gradient=size("attention"),
+        ffn_gradient=size("ffn"),
+        stream_gradient=sum(stream) / len(stream) if stream else None,
+    )
 
 
 def _norm(gradients: Iterable[Tensor]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +19,10 @@ from torch import Tensor
 
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.measure.metrics import spearman
-from normlab.probes.measure.summary import column
+from normlab.probes.measure.table import LayerRow, Real, Rows, column
 from normlab.probes.trace.hooks import Layout, slow_path
 from normlab.probes.trace.tensors import first_tensor
+from normlab.probes.trace.verbs import SchemeLayout, SchemeSkipper
 
 
 class _Stop(Exception):
@@ -59,7 +60,7 @@ class Skipper:
                 return None
 
     @contextmanager
-    def _patched(self, behave: Callable[[int, Any, Tensor], Any]) -> Any:
+    def _patched(self, behave: Callable[[int, Any, Tensor], Any]) -> Iterator[None]:
         self.passes, count = -1, 0
 
         def begin(*_: Any) -> None:  # a loss may run the model more than once
@@ -82,7 +83,7 @@ class Skipper:
         handle = self.layout.model.register_forward_pre_hook(begin)
         modules = {id(layer): layer for _, layer in self.layout.layers}.values()
         for layer in modules:
-            layer.forward = replaced(layer.forward)  # type: ignore[method-assign]
+            layer.forward = replaced(layer.forward)
         try:
             yield
         finally:
@@ -151,16 +152,19 @@ class Skipper:
         return value is not None and abs(value - baseline) <= 1e-4 * max(abs(baseline), 1e-3)
 
 
-def _skipper(layout: Layout, batch: Any, loss: Loss) -> Any:
-    from normlab.probes.trace.verbs import SchemeLayout, SchemeSkipper  # one of two kinds, chosen here
-
+def _skipper(layout: Layout, batch: Any, loss: Loss) -> Skipper | SchemeSkipper:
     if isinstance(layout, SchemeLayout):
         return SchemeSkipper(layout, batch, loss)
     return Skipper(layout, batch, loss)
 
 
 def skip_layers(
-    layout: Layout, batch: Any, loss: Loss, *, runs: Iterable[tuple[int, int]] = (), track: Any = None
+    layout: Layout,
+    batch: Any,
+    loss: Loss,
+    *,
+    runs: Iterable[tuple[int, int]] = (),
+    track: Callable[[range], Iterable[int]] | None = None,
 ) -> SkipEffects:
     """Skip each layer alone, then each (start, length) of `runs`. `track` wraps the loop to show progress."""
     skipper = _skipper(layout, batch, loss)
@@ -171,7 +175,7 @@ def skip_layers(
     stream: Tensor | None = None
     steps = range(skipper.depth)
     for layer in track(steps) if track else steps:
-        if effects.shortcut and layer > 0:
+        if effects.shortcut and layer > 0 and isinstance(skipper, Skipper):
             stream = skipper.advance(layer - 1, stream)
             if layer == 1:
                 effects.shortcut = skipper.resumes(1, stream, baseline)
@@ -210,19 +214,19 @@ def _swap(value: Any, replacement: Tensor) -> Any:
 
 
 # What could stand in for a skip: each is correlated with the measured effect.
-CHEAP = (
-    "block_influence",
-    "angular_distance",
-    "attention_ratio",
-    "ffn_ratio",
-    "norm",
-    "token_cosine",
-    "effective_rank",
-    "entropy",
-    "sink_mass",
-    "gradient_norm",
-    "stream_gradient",
-)
+CHEAP: dict[str, Callable[[LayerRow], float | None]] = {
+    "block_influence": lambda row: row.block_influence,
+    "angular_distance": lambda row: row.angular_distance,
+    "attention_ratio": lambda row: row.attention_ratio,
+    "ffn_ratio": lambda row: row.ffn_ratio,
+    "norm": lambda row: row.norm,
+    "token_cosine": lambda row: row.token_cosine,
+    "effective_rank": lambda row: row.effective_rank,
+    "entropy": lambda row: row.entropy,
+    "sink_mass": lambda row: row.sink_mass,
+    "gradient_norm": lambda row: row.gradient_norm,
+    "stream_gradient": lambda row: row.stream_gradient,
+}
 
 
 # 97.5 % quantiles of Student's t by the number of batches: an error from four numbers is itself uncertain.
@@ -234,44 +238,81 @@ def student(batches: int) -> float:
     return _STUDENT.get(batches, 2.0)
 
 
-def causal_report(effects: list[SkipEffects], chance: float | None, *, shared: bool = False) -> dict[str, Any]:
-    """Means over batches, with the standard error of each layer's effect (nan with a single batch).
+@dataclass(frozen=True)
+class SkippedRun:
+    """The cheapest run of so many neighbours, left out at once."""
 
-    `shared`: one block is applied many times (ALBERT), so that leaving out any application gives the same model.
-    """
+    first: int
+    length: int
+    change: float
+
+    @property
+    def last(self) -> int:
+        return self.first + self.length - 1
+
+
+@dataclass(frozen=True)
+class SkipReport:
+    """Means over batches, with the standard error of each layer's effect (nan with a single batch)."""
+
+    loss: Real
+    chance: float | None
+    learnt: Real
+    informative: bool
+    better_without: int
+    batches: int
+    shared: bool  # one block is applied many times (ALBERT): leaving out any application gives the same model
+    change: tuple[Real, ...]
+    error: tuple[Real, ...]
+    runs: tuple[SkippedRun, ...]
+    later: tuple[tuple[float | None, ...], ...]
+    correlation: dict[str, Real] = field(default_factory=dict)
+
+
+def skip_report(
+    effects: Sequence[SkipEffects], chance: float | None, *, rows: Rows = (), shared: bool = False
+) -> SkipReport:
+    """What the skips on several batches say together; `rows` are what cheap metrics measured of the same layers."""
     depth = len(effects[0].loss)
     changes = [[effect.loss[layer] - effect.baseline for effect in effects] for layer in range(depth)]
     loss = statistics.fmean(effect.baseline for effect in effects)
-    runs: dict[tuple[int, int], list[float]] = {}
-    for effect in effects:
-        for first, length, value in effect.runs:
-            runs.setdefault((first, length), []).append(value - effect.baseline)
-    best: dict[int, dict[str, Any]] = {}
-    for (first, length), values in runs.items():
-        change = statistics.fmean(values)
-        if length not in best or change < best[length]["change"]:
-            best[length] = {"first": first, "length": length, "change": change}
     learnt = chance - loss if chance is not None else math.nan
-    means = [statistics.fmean(values) for values in changes]
-    errors = [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else math.nan for v in changes]
+    means = tuple(statistics.fmean(values) for values in changes)
+    errors = tuple(statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else math.nan for v in changes)
     better = sum(mean + student(len(effects)) * error < 0 for mean, error in zip(means, errors, strict=True))
-    return {
-        "loss": loss,
-        "chance": chance,
-        "learnt": learnt,
+    return SkipReport(
+        loss=loss,
+        chance=chance,
+        learnt=learnt,
         # A model that does not beat chance has nothing to lose, and one whose loss falls without its layers is sure of
         # wrong answers (a text that is not of its kind): skipping says nothing about what its layers are worth.
-        "informative": bool(chance and learnt > 0.05 * chance) and better <= depth / 4,
-        "better_without": better,
-        "batches": len(effects),
-        "shared": shared,
-        "change": means,
-        "error": errors,
-        "runs": [best[length] for length in sorted(best)],
-        "later": effects[0].later,
-    }
+        informative=bool(chance and learnt > 0.05 * chance) and better <= depth / 4,
+        better_without=better,
+        batches=len(effects),
+        shared=shared,
+        change=means,
+        error=errors,
+        runs=_cheapest(effects),
+        later=tuple(tuple(row) for row in effects[0].later),
+        correlation=correlations(rows, means),
+    )
 
 
-def correlations(rows: list[dict[str, Any]], change: list[float]) -> dict[str, float]:
+def _cheapest(effects: Sequence[SkipEffects]) -> tuple[SkippedRun, ...]:
+    """Of each length, the run whose mean effect is least."""
+    values: dict[tuple[int, int], list[float]] = {}
+    for effect in effects:
+        for first, length, value in effect.runs:
+            values.setdefault((first, length), []).append(value - effect.baseline)
+    best: dict[int, SkippedRun] = {}
+    for (first, length), found in values.items():
+        run = SkippedRun(first, length, statistics.fmean(found))
+        if length not in best or run.change < best[length].change:
+            best[length] = run
+    return tuple(best[length] for length in sorted(best))
+
+
+def correlations(rows: Rows, change: Sequence[float]) -> dict[str, float]:
     """Spearman's rank correlation of each cheap metric with the measured effect of skipping."""
-    return {name: spearman(column(rows, name), change) for name in CHEAP if any(name in row for row in rows)}
+    measured = {name: value for name, value in CHEAP.items() if any(value(row) is not None for row in rows)}
+    return {name: spearman(column(rows, value), change) for name, value in measured.items()}

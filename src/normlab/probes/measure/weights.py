@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from normlab.probes.judge.verdicts import LIMITS
 from normlab.probes.trace.hooks import Layout
+
+ALIKE = 0.99  # cosine between the weights of neighbours
+
+
+@dataclass(frozen=True)
+class Twin:
+    """Two neighbours whose weights are the same, or nearly."""
+
+    layer: int
+    next: int
+    cosine: float
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:
@@ -18,8 +29,8 @@ def nonfinite_weights(model: nn.Module) -> list[str]:
 
 
 @torch.no_grad()
-def duplicates(layout: Layout) -> list[tuple[int, int, float]]:
-    """(layer, next layer, cosine) of neighbours whose matrices point the same way.
+def duplicates(layout: Layout) -> list[Twin]:
+    """Neighbours whose matrices point the same way.
 
     One module that is applied often (ALBERT) is a design, not a copy, and is not listed.
     """
@@ -29,8 +40,8 @@ def duplicates(layout: Layout) -> list[tuple[int, int, float]]:
         if not a or [p.shape for p in a] != [p.shape for p in b]:
             continue
         size = math.sqrt(_dot(a, a) * _dot(b, b))
-        if size > 0 and _dot(a, b) / size > LIMITS["duplicate"]:
-            found.append((i, i + 1, _dot(a, b) / size))
+        if size > 0 and _dot(a, b) / size > ALIKE:
+            found.append(Twin(i, i + 1, _dot(a, b) / size))
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from normlab.probes.diagnosis import Diagnosis
+from normlab.probes.measure.summary import LengthRow
+from normlab.probes.measure.table import LayerRow
 
 # Okabe and Ito's colours: apart for every kind of colour vision, on white and on black.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
@@ -23,56 +25,66 @@ def layout(x: str, y: str, *, log: bool = False) -> dict[str, Any]:
     return {"xaxis": {"title": {"text": x}}, "yaxis": axis, "legend": {"orientation": "h", "y": -0.25}}
 
 
-def column(d: Diagnosis, key: str) -> list[Any]:
-    return [row.get(key) for row in d.layers]
+Value = Callable[[LayerRow], float | None]
 
 
-def per_layer(diagnoses: list[Diagnosis], keys: dict[str, str], y: str, *, log: bool = False) -> Figure | None:
-    """One line per model and key; None if nothing of it was measured."""
+def per_layer(diagnoses: Sequence[Diagnosis], lines: dict[str, Value], y: str, *, log: bool = False) -> Figure | None:
+    """One line per model and value; None if nothing of it was measured."""
     data: list[dict[str, Any]] = []
     for number, d in enumerate(diagnoses):
-        for dash, (key, label) in zip(("solid", "dot", "dashdot"), keys.items(), strict=False):
-            if any(value is not None for value in column(d, key)):
+        for dash, (label, value) in zip(("solid", "dot", "dashdot"), lines.items(), strict=False):
+            found = [value(row) for row in d.layers]
+            if any(number is not None for number in found):
                 name = label if len(diagnoses) == 1 else f"{d.name}: {label}"
                 colour = COLOURS[(number if len(diagnoses) > 1 else len(data)) % len(COLOURS)]
                 style = {"color": colour, "dash": dash if len(diagnoses) > 1 else "solid"}
-                data.append(line(range(len(d.layers)), column(d, key), name, line=style))
+                data.append(line(range(len(d.layers)), found, name, line=style))
     return {"data": data, "layout": layout("layer", y, log=log)} if data else None
 
 
-def norms(diagnoses: list[Diagnosis]) -> Figure | None:
-    figure = per_layer(diagnoses, {"norm_median": "median token", "norm": "mean over tokens"}, "||h||", log=True)
+NORMS: dict[str, Value] = {
+    "median token": lambda row: row.norm_median,
+    "mean over tokens": lambda row: row.norm,
+}
+TOKENS: dict[str, Value] = {
+    "all coordinates": lambda row: row.token_cosine,
+    "without the 3 largest": lambda row: row.token_cosine_robust,
+}
+
+
+def norms(diagnoses: Sequence[Diagnosis]) -> Figure | None:
+    figure = per_layer(diagnoses, NORMS, "||h||", log=True)
     if figure is not None and len(diagnoses) == 1:
         theory = diagnoses[0].theory
         layers = range(len(diagnoses[0].layers))
-        if theory.get("orthogonal"):
-            figure["data"].append(_dashed(layers, theory["orthogonal"], "if branches were orthogonal", "#888888"))
-        if theory.get("xiong"):
-            figure["data"].append(
-                _dashed(layers, theory["xiong"]["low"], "Xiong's lower bound (random weights)", "#999999")
-            )
-            figure["data"].append(_dashed(layers, theory["xiong"]["high"], "Xiong's upper bound", "#999999"))
+        if theory.orthogonal:
+            figure["data"].append(_dashed(layers, theory.orthogonal, "if branches were orthogonal", "#888888"))
+        if theory.xiong:
+            figure["data"].append(_dashed(layers, theory.xiong.low, "Xiong's lower bound (random weights)", "#999999"))
+            figure["data"].append(_dashed(layers, theory.xiong.high, "Xiong's upper bound", "#999999"))
     return figure
 
 
-def tokens(diagnoses: list[Diagnosis]) -> Figure | None:
-    keys = {"token_cosine": "all coordinates", "token_cosine_robust": "without the 3 largest"}
-    figure = per_layer(diagnoses, keys, "mean cosine between tokens")
-    if figure is not None and len(diagnoses) == 1 and diagnoses[0].theory.get("sphere_cosine"):
-        curve = diagnoses[0].theory["sphere_cosine"]
+def tokens(diagnoses: Sequence[Diagnosis]) -> Figure | None:
+    figure = per_layer(diagnoses, TOKENS, "mean cosine between tokens")
+    curve = diagnoses[0].theory.sphere_cosine
+    if figure is not None and len(diagnoses) == 1 and curve:
         figure["data"].append(_dashed(range(len(curve)), curve, "attention alone, Q = K = V = I, beta = 1", "#888888"))
     return figure
 
 
-def lengths(diagnoses: list[Diagnosis]) -> Figure | None:
-    data = []
-    names = {"max_weight": "largest weight", "attention_output_rms": "RMS of the output"}
+def lengths(diagnoses: Sequence[Diagnosis]) -> Figure | None:
+    data: list[dict[str, Any]] = []
+    lines: dict[str, Callable[[LengthRow], float]] = {
+        "largest weight": lambda row: row.max_weight,
+        "RMS of the output": lambda row: row.attention_output_rms,
+    }
     for number, d in enumerate(d for d in diagnoses if len(d.lengths) > 1):
-        sizes = [row["length"] for row in d.lengths]
-        for dash, (key, label) in zip(("solid", "dot"), names.items(), strict=False):
+        sizes = [row.length for row in d.lengths]
+        for dash, (label, value) in zip(("solid", "dot"), lines.items(), strict=False):
             name = label if len(diagnoses) == 1 else f"{d.name}: {label}"
             style = {"color": COLOURS[number % len(COLOURS)], "dash": dash}
-            data.append(line(sizes, [row[key] for row in d.lengths], name, line=style))
+            data.append(line(sizes, [value(row) for row in d.lengths], name, line=style))
     if not data:
         return None
     if len(diagnoses) == 1:
@@ -83,12 +95,12 @@ def lengths(diagnoses: list[Diagnosis]) -> Figure | None:
     return {"data": data, "layout": drawn}
 
 
-def skips(diagnoses: list[Diagnosis]) -> Figure | None:
+def skips(diagnoses: Sequence[Diagnosis]) -> Figure | None:
     data = [
         {
             "type": "bar",
             "x": list(range(len(d.layers))),
-            "y": d.causal["change"],
+            "y": list(d.causal.change),
             "name": d.name,
             "marker": {"color": COLOURS[number % len(COLOURS)]},
         }
@@ -110,9 +122,9 @@ def angles(d: Diagnosis) -> Figure | None:
 
 def mixing(d: Diagnosis) -> Figure | None:
     """M of h_l = sum_i M[l, i] v_i, mean over tokens."""
-    matrix = (d.mixing or {}).get("matrix")
-    if not matrix:
+    if d.mixing is None or not d.mixing.matrix:
         return None
+    matrix = [list(line) for line in d.mixing.matrix]
     heat = {"type": "heatmap", "z": matrix, "colorscale": "Viridis", "colorbar": {"title": {"text": "M"}}}
     drawn = layout("source: 0 the embedding, then the branches", "read by branch (the last: by the head)")
     drawn["yaxis"]["autorange"] = "reversed"

@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from normlab.probes.diagnosis import Diagnosis
+from normlab.probes.measure.summary import Summary
+from normlab.probes.measure.table import LayerRow, column
 from normlab.report.terminal import bar, sparkline
 
 WIDTH = 100
 MARK = {"bad": "[BAD] ", "warn": "[WARN]", "note": "[NOTE]"}
 
-# Row key, heading, width.
-COLUMNS = (
-    ("layer", "layer", 5),
-    ("norm_median", "|h|", 9),
-    ("attention_ratio", "attn/h", 8),
-    ("ffn_ratio", "ffn/h", 8),
-    ("block_influence", "turn", 8),
-    ("token_cosine", "tokens", 9),
-    ("entropy", "entropy", 8),
-    ("sink_mass", "sink", 7),
-    ("gradient_norm", "gradient", 9),
-    ("skip_loss_change", "skip", 10),
+Value = Callable[[LayerRow], float | None]
+
+# Value, heading, width.
+COLUMNS: tuple[tuple[Value, str, int], ...] = (
+    (lambda row: row.layer, "layer", 5),
+    (lambda row: row.norm_median, "|h|", 9),
+    (lambda row: row.attention_ratio, "attn/h", 8),
+    (lambda row: row.ffn_ratio, "ffn/h", 8),
+    (lambda row: row.block_influence, "turn", 8),
+    (lambda row: row.token_cosine, "tokens", 9),
+    (lambda row: row.entropy, "entropy", 8),
+    (lambda row: row.sink_mass, "sink", 7),
+    (lambda row: row.gradient_norm, "gradient", 9),
+    (lambda row: row.skip_loss_change, "skip", 10),
 )
-LINES = (
-    ("norm_median", "stream norm (median token)", True),
-    ("attention_ratio", "attention / stream", True),
-    ("ffn_ratio", "FFN / stream", True),
-    ("gradient_norm", "gradient norm", True),
-    ("token_cosine", "cosine between tokens", False),
-    ("entropy", "attention entropy / log n", False),
-    ("skip_loss_change", "loss without the layer", False),
-    ("homogenisation", "cosine between streams", False),
-    ("composite_gain", "gain of the mixings so far", True),
-    ("effective_sources", "sources that are read", False),
+# Value, label, logarithmic.
+LINES: tuple[tuple[Value, str, bool], ...] = (
+    (lambda row: row.norm_median, "stream norm (median token)", True),
+    (lambda row: row.attention_ratio, "attention / stream", True),
+    (lambda row: row.ffn_ratio, "FFN / stream", True),
+    (lambda row: row.gradient_norm, "gradient norm", True),
+    (lambda row: row.token_cosine, "cosine between tokens", False),
+    (lambda row: row.entropy, "attention entropy / log n", False),
+    (lambda row: row.skip_loss_change, "loss without the layer", False),
+    (lambda row: row.homogenisation, "cosine between streams", False),
+    (lambda row: row.composite_gain, "gain of the mixings so far", True),
+    (lambda row: row.effective_sources, "sources that are read", False),
 )
 
 
@@ -49,21 +54,21 @@ def _header(d: Diagnosis) -> list[str]:
     where = "inferred from data" if d.inferred else "known architecture"
     lines = [
         f"{d.name}: {len(d.layers)} x {d.architecture}, {d.placement} ({where}), "
-        f"{how['parameters'] / 1e6:.4g}M parameters, d = {how['width']}",
-        f"{how['tokens']} tokens in windows of {how['window']}; {identity(d)}",
+        f"{how.parameters / 1e6:.4g}M parameters, d = {how.width}",
+        f"{how.tokens} tokens in windows of {how.window}; {identity(d)}",
     ]
     if d.loss:
-        chance = f" (chance {d.loss['chance']:.3f})" if d.loss.get("chance") else ""
-        lines.append(f"{d.loss['name']} loss {d.loss['value']:.3f}{chance}; {how['seconds']} s on {how['device']}")
-    predicted = d.theory.get("growth_exponent")
+        chance = f" (chance {d.loss.chance:.3f})" if d.loss.chance else ""
+        lines.append(f"{d.loss.name} loss {d.loss.value:.3f}{chance}; {how.seconds} s on {how.device}")
+    predicted = d.theory.growth_exponent
     beside = f"; random weights predict {predicted:.3g}" if predicted is not None else ""
-    lines.append(f"median norm ~ layer^{_short(d.summary.get('growth_exponent'))}{beside}")
+    lines.append(f"median norm ~ layer^{_short(d.summary.growth_exponent)}{beside}")
     return [piece for line in [*lines, *(f"note: {note}" for note in d.notes)] for piece in textwrap.wrap(line, WIDTH)]
 
 
 def identity(d: Diagnosis) -> str:
     error = d.identity_error
-    if error is None or not error > -math.inf:
+    if not error > -math.inf:
         return f"what {d.placement} reads is no sum of contributions, so no identity was checked"
     return f"residual identity holds to {error:.1e}"
 
@@ -85,8 +90,8 @@ def _wrap(text: str, indent: str) -> list[str]:
 
 def _lines(d: Diagnosis) -> list[str]:
     lines = []
-    for key, label, log in LINES:
-        values = [_number(row, key) for row in d.layers]
+    for value, label, log in LINES:
+        values = column(d.layers, value)
         known = [value for value in values if math.isfinite(value)]
         if known:
             drawn = sparkline(_squeeze(values, 48), log=log)
@@ -104,13 +109,14 @@ def _squeeze(values: list[float], most: int) -> list[float]:
 
 
 def _table(d: Diagnosis) -> list[str]:
-    shown = [column for column in COLUMNS if any(column[0] in row for row in d.layers)]
-    largest = max((v for v in (_number(row, "norm_median") for row in d.layers) if math.isfinite(v)), default=0.0)
+    shown = [each for each in COLUMNS if any(each[0](row) is not None for row in d.layers)]
+    norms = column(d.layers, lambda row: row.norm_median)
+    largest = max((norm for norm in norms if math.isfinite(norm)), default=0.0)
     heading = "".join(f"{title:>{width}}" for _, title, width in shown)
     lines = [heading, "-" * len(heading)]
-    for row in d.layers:
-        cells = "".join(f"{_short(row.get(key)):>{width}}" for key, _, width in shown)
-        drawn = bar(_number(row, "norm_median"), largest, width=10)
+    for row, norm in zip(d.layers, norms, strict=True):
+        cells = "".join(f"{_short(value(row)):>{width}}" for value, _, width in shown)
+        drawn = bar(norm, largest, width=10)
         lines.append(f"{cells}  {drawn}".rstrip())
     lines.append("turn: 1 - cos before and after; tokens: mean cosine; skip: change of the loss without the layer")
     return lines
@@ -121,10 +127,10 @@ _SHADES = " ·░▒▓█"
 
 def _mixing(d: Diagnosis) -> list[str]:
     """|M| in shades: a row is what a layer reads, a column a source (the embedding, then every branch)."""
-    matrix = (d.mixing or {}).get("matrix")
-    if not matrix:
+    if d.mixing is None or not d.mixing.matrix:
         return []
-    chosen = [*(d.mixing or {})["reads"], len(matrix) - 1]
+    matrix = d.mixing.matrix
+    chosen = [*(d.mixing.reads or ()), len(matrix) - 1]
     shown = _thin(chosen, 24)
     lines = [f"depth mixing |M|, each row by its largest; columns: embedding, then {len(matrix[0]) - 1} branches"]
     for read in shown:
@@ -141,30 +147,25 @@ def _thin(items: list[int], most: int) -> list[int]:
     return items[::-1][::step][::-1]
 
 
-def _number(row: dict[str, Any], key: str) -> float:
-    value = row.get(key)
-    return math.nan if value is None else float(value)
-
-
-def _short(value: Any) -> str:
+def _short(value: float | None) -> str:
     if value is None or value != value:
         return "-"
     return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
-def compare_text(diagnoses: list[Diagnosis]) -> str:
+def compare_text(diagnoses: Sequence[Diagnosis]) -> str:
     """Several models side by side: one line each."""
-    keys = {
-        "growth": "growth",
-        "late_contribution": "late",
-        "gradient_spread": "gradient",
-        "token_cosine": "tokens",
-        "entropy": "entropy",
-        "sink_mass": "sink",
+    numbers: dict[str, Callable[[Summary], float]] = {
+        "growth": lambda s: s.growth,
+        "late": lambda s: s.late_contribution,
+        "gradient": lambda s: s.gradient_spread,
+        "tokens": lambda s: s.token_cosine,
+        "entropy": lambda s: s.entropy,
+        "sink": lambda s: s.sink_mass,
     }
-    heading = f"{'model':<24}{'layers':>7}  {'placement':<12}" + "".join(f"{title:>9}" for title in keys.values())
+    heading = f"{'model':<24}{'layers':>7}  {'placement':<12}" + "".join(f"{title:>9}" for title in numbers)
     lines = [heading, "-" * len(heading)]
     for d in diagnoses:
-        cells = "".join(f"{_short(d.summary.get(key)):>9}" for key in keys)
+        cells = "".join(f"{_short(number(d.summary)):>9}" for number in numbers.values())
         lines.append(f"{d.name[:23]:<24}{len(d.layers):>7}  {d.placement[:11]:<12}{cells}")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import UnsupportedError
-from normlab.probes.trace.roles import Branch, Row, branch_prefixes
+from normlab.probes.trace.roles import BranchRoles, LayerRoles, branch_prefixes
 from normlab.probes.trace.sdpa import WatchAttention
 from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch
 
@@ -49,13 +49,16 @@ class Record:
     mixings: list[Tensor] = field(default_factory=list)  # [..., n, n] of each branch, where streams are mixed
 
 
+LayerTracer = AbstractContextManager[Any]
+
+
 @dataclass
 class Layout:
     """Where the layers of a model are, and what their parts do."""
 
     model: nn.Module
     layers: list[tuple[str, nn.Module]]
-    rows: dict[int, Row]  # by id of the layer module
+    roles: dict[int, LayerRoles]  # by id of the layer module
     batch_first: bool = True
     mutated: set[str] = field(default_factory=set)  # modules whose output is changed in place later on (Falcon)
     notes: list[str] = field(default_factory=list)
@@ -63,7 +66,7 @@ class Layout:
     @property
     def placement(self) -> str:
         """pre_norm, post_norm, ...; when layers differ, each with its count."""
-        found = [self.rows[id(layer)].placement for _, layer in self.layers]
+        found = [self.roles[id(layer)].placement for _, layer in self.layers]
         kinds = list(dict.fromkeys(found))
         return kinds[0] if len(kinds) == 1 else " + ".join(f"{found.count(kind)} x {kind}" for kind in kinds)
 
@@ -74,7 +77,21 @@ class Layout:
 
     @property
     def inferred(self) -> bool:
-        return any(row.inferred for row in self.rows.values())
+        return any(row.inferred for row in self.roles.values())
+
+    @property
+    def growth_law(self) -> list[Any]:
+        """What the model itself predicts at random weights, where it says so: see `SchemeLayout`."""
+        return []
+
+    @property
+    def groups(self) -> list[list[int]] | None:
+        """The branches of each layer by their numbers, where the model numbers them."""
+        return None
+
+    def tracer(self, on_layer: Callable[[Record], None], *, weights: bool = False, verify: bool = False) -> LayerTracer:
+        """What watches this layout: hooks on modules here, verbs of a scheme in `SchemeLayout`."""
+        return Tracer(self, on_layer, weights=weights, verify=verify)
 
     def prefixes(self, module: nn.Module) -> dict[str, tuple[str, ...]]:
         """Which parameter names belong to a layer and to each of its branches, as prefixes."""
@@ -82,7 +99,8 @@ class Layout:
         return {
             "layer": (path,),
             **{
-                kind: tuple(path + p for p in sorted(ps)) for kind, ps in branch_prefixes(self.rows[id(module)]).items()
+                kind: tuple(path + p for p in sorted(ps))
+                for kind, ps in branch_prefixes(self.roles[id(module)]).items()
             },
         }
 
@@ -97,7 +115,7 @@ class _Scratch:
         self.attended: Tensor | None = None
 
 
-class Tracer:
+class Tracer(AbstractContextManager["Tracer"]):
     """Attach hooks for the time of a `with` block; every finished layer call is passed to `on_layer`."""
 
     def __init__(
@@ -107,13 +125,14 @@ class Tracer:
         self.calls = 0
         self._scratch: _Scratch | None = None
         self._handles: list[Any] = []
+        self._open = ExitStack()
         self._watch = WatchAttention(self._computed_weights) if weights else None
 
     def __enter__(self) -> Tracer:
         add = self._handles.append
         add(self.layout.model.register_forward_pre_hook(self._reset))
         for _, layer in self.layout.layers:
-            row = self.layout.rows[id(layer)]
+            row = self.layout.roles[id(layer)]
             add(layer.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True))
             for name in sorted({name for branch in row.branches for name in _recorded(branch, self.verify)}):
                 module = layer.get_submodule(name)
@@ -128,12 +147,11 @@ class Tracer:
                         add(core.register_forward_hook(self._keep_weights))
             add(layer.register_forward_hook(self._finisher(row)))
         if self._watch is not None:
-            self._watch.__enter__()
+            self._open.enter_context(self._watch)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._watch is not None:
-            self._watch.__exit__(*error)
+        self._open.close()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -180,7 +198,7 @@ class Tracer:
         if self._scratch is not None:
             self._scratch.weights = weights
 
-    def _finisher(self, row: Row) -> Callable[..., None]:
+    def _finisher(self, row: LayerRoles) -> Callable[..., None]:
         def hook(module: nn.Module, _args: Any, output: Any) -> None:
             scratch, self._scratch = self._scratch, None
             if scratch is None:
@@ -198,21 +216,12 @@ class Tracer:
         return hook
 
 
-def tracer(layout: Layout, on_layer: Callable[[Record], None], **options: Any) -> Any:
-    """The tracer that fits the layout: hooks on modules, or verbs of a scheme."""
-    from normlab.probes.trace.verbs import SchemeLayout, SchemeTracer  # a tracer is chosen here, made there
-
-    if isinstance(layout, SchemeLayout):
-        return SchemeTracer(layout, on_layer, **options)
-    return Tracer(layout, on_layer, **options)
-
-
-def _recorded(branch: Branch, verify: bool) -> list[str]:
+def _recorded(branch: BranchRoles, verify: bool) -> list[str]:
     names = [branch.added, branch.out, branch.carry]
     return [name for name in ([*names, branch.pre] if verify else names) if name]
 
 
-def assemble(row: Row, scratch: _Scratch, after: Tensor, *, verify: bool) -> Record:
+def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, *, verify: bool) -> Record:
     """Follow the row's equation through the layer."""
     start = stream = scratch.before
     parts: list[Part] = []
@@ -252,16 +261,16 @@ def verify(layout: Layout, run: Callable[[], Any]) -> list[float]:
             return
         failed = next((check for check in record.checks if check[1] > limit), None)  # the first one says where
         if failed is not None:
-            row = layout.rows[id(record.module)]
+            row = layout.roles[id(record.module)]
             raise UnsupportedError(
                 f"the residual identity fails in layer {record.index} ({names[id(record.module)]!r}, {row.layer}): "
                 f"expected that {failed[0]}, but the difference is {failed[1]:.2g} of the change (limit {limit:g}); "
                 "nothing is reported, because what is added to the stream is not known. If the layer is your own, "
-                "pass its row: nl.diagnose(..., row=Row(...))"
+                "pass its roles: nl.diagnose(..., roles=LayerRoles(...))"
             )
         errors.append(max(error for _, error in record.checks))
 
-    with tracer(layout, check, verify=True), torch.no_grad(), slow_path():
+    with layout.tracer(check, verify=True), torch.no_grad(), slow_path():
         run()
     if not errors:
         raise UnsupportedError(

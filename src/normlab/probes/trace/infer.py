@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from normlab.probes.trace.hooks import slow_path
-from normlab.probes.trace.roles import Branch, Row
+from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.tensors import first_tensor, mismatch
 
 _CLOSE = 1e-3
@@ -38,7 +38,7 @@ class _Seen:
         return "norm" in kind or kind in ("dyt", "dynamictanh")
 
 
-def infer_row(layer: nn.Module, run: Callable[[], Any]) -> Row | None:
+def infer_roles(layer: nn.Module, run: Callable[[], Any]) -> LayerRoles | None:
     """A row that explains this layer's output on this data, or None."""
     seen, before, after = _watch(layer, run)
     if before is None or after is None:
@@ -47,7 +47,7 @@ def infer_row(layer: nn.Module, run: Callable[[], Any]) -> Row | None:
     # Outer modules first: of a dropout and the block that ends with it, the block is the one to name.
     seen.sort(key=lambda item: (item.name.count("."), item.start))
     branches = _explain(seen, before, after, since=-1, depth=0)
-    return None if branches is None else Row(type(layer).__name__, tuple(branches), inferred=True)
+    return None if branches is None else LayerRoles(type(layer).__name__, tuple(branches), inferred=True)
 
 
 def _watch(layer: nn.Module, run: Callable[[], Any]) -> tuple[list[_Seen], Tensor | None, Tensor | None]:
@@ -95,7 +95,7 @@ def _watch(layer: nn.Module, run: Callable[[], Any]) -> tuple[list[_Seen], Tenso
     return seen, ends.get("before"), ends.get("after")
 
 
-def _explain(seen: list[_Seen], stream: Tensor, after: Tensor, *, since: int, depth: int) -> list[Branch] | None:
+def _explain(seen: list[_Seen], stream: Tensor, after: Tensor, *, since: int, depth: int) -> list[BranchRoles] | None:
     if depth >= _DEEPEST:
         return None
     for item in seen:
@@ -118,7 +118,7 @@ def _explain(seen: list[_Seen], stream: Tensor, after: Tensor, *, since: int, de
     return _parallel(seen, stream, after, since, depth)
 
 
-def _parallel(seen: list[_Seen], stream: Tensor, after: Tensor, since: int, depth: int) -> list[Branch] | None:
+def _parallel(seen: list[_Seen], stream: Tensor, after: Tensor, since: int, depth: int) -> list[BranchRoles] | None:
     live = [item for item in seen if item.end > since]
     for first in live:
         for second in live:
@@ -130,11 +130,11 @@ def _parallel(seen: list[_Seen], stream: Tensor, after: Tensor, since: int, dept
             change = first.wrote.reshape(stream.shape) + second.wrote.reshape(stream.shape)
             if _same(stream + change, after, change):
                 one, two = _branch(seen, first, None, stream, depth), _branch(seen, second, None, stream, depth + 1)
-                return [one, Branch(two.kind, two.added, two.core, pre=two.pre, res=two.res, parallel=True)]
+                return [one, BranchRoles(two.kind, two.added, two.core, pre=two.pre, res=two.res, parallel=True)]
     return None
 
 
-def _branch(seen: list[_Seen], item: _Seen, out: _Seen | None, stream: Tensor, depth: int) -> Branch:
+def _branch(seen: list[_Seen], item: _Seen, out: _Seen | None, stream: Tensor, depth: int) -> BranchRoles:
     core = item
     if item.is_norm:
         core = next(
@@ -147,7 +147,7 @@ def _branch(seen: list[_Seen], item: _Seen, out: _Seen | None, stream: Tensor, d
         f"{name} {type(child).__name__}" for name, child in core.module.named_modules()
     )
     kind = "attention" if "att" in names.lower() else "ffn"
-    return Branch(
+    return BranchRoles(
         kind,
         item.name,
         core.name if core is not item else "",

@@ -10,35 +10,35 @@ from torch import nn
 
 from normlab.errors import UnsupportedError
 from normlab.probes.trace.hooks import Layout
-from normlab.probes.trace.infer import infer_row
-from normlab.probes.trace.roles import TABLE, Row, row_for
+from normlab.probes.trace.infer import infer_roles
+from normlab.probes.trace.roles import TABLE, LayerRoles, roles_for
 from normlab.probes.trace.verbs import SchemeLayout, speaks_verbs
 
 _KNOWN = {row.layer for row in TABLE}
 
 
-def locate(model: nn.Module, run: Callable[[], Any], *, row: Row | None = None) -> Layout:
+def locate(model: nn.Module, run: Callable[[], Any], *, roles: LayerRoles | None = None) -> Layout:
     """The layout of a model. `run` is one small forward pass, used only when rows must be inferred."""
-    if row is None and speaks_verbs(model):
+    if roles is None and speaks_verbs(model):
         return SchemeLayout(model)
-    layers = _known_layers(model, row) or _repeated_layers(model)
+    layers = _known_layers(model, roles) or _repeated_layers(model)
     layout = Layout(model, layers, {})
     if len({type(layer) for _, layer in layers}) == 1 and hasattr(layers[0][1], "self_attn"):
         layout.batch_first = getattr(layers[0][1].self_attn, "batch_first", True)
     unknown: list[tuple[str, nn.Module]] = []
     for name, layer in layers:
-        found = row or row_for(layer)
+        found = roles or roles_for(layer)
         if found is None:
             unknown.append((name, layer))
         else:
-            layout.rows[id(layer)] = found
+            layout.roles[id(layer)] = found
     if unknown:
         _infer(layout, unknown, run)
     return layout
 
 
 def _infer(layout: Layout, unknown: list[tuple[str, nn.Module]], run: Callable[[], Any]) -> None:
-    found = {id(layer): infer_row(layer, run) for _, layer in unknown}
+    found = {id(layer): infer_roles(layer, run) for _, layer in unknown}
     richest = max((row for row in found.values() if row is not None), key=lambda row: len(row.branches), default=None)
     for name, layer in unknown:
         row = found[id(layer)]
@@ -50,19 +50,19 @@ def _infer(layout: Layout, unknown: list[tuple[str, nn.Module]], run: Callable[[
             raise UnsupportedError(
                 f"{type(layer).__name__} (at {name!r}) is not in the table of architectures, and no sum of its parts "
                 f"({inside}) gives what it returns, so what is added to the residual stream is not known; describe it "
-                "with nl.diagnose(..., row=Row(...))"
+                "with nl.diagnose(..., roles=LayerRoles(...))"
             )
-        layout.rows[id(layer)] = row
+        layout.roles[id(layer)] = row
     kinds = sorted({type(layer).__name__ for _, layer in unknown})
     layout.notes.append(f"{', '.join(kinds)} is not in the table of architectures: its parts were inferred from data")
 
 
-def _known_layers(model: nn.Module, row: Row | None) -> list[tuple[str, nn.Module]]:
-    names = {row.layer} if row else _KNOWN
+def _known_layers(model: nn.Module, roles: LayerRoles | None) -> list[tuple[str, nn.Module]]:
+    names = {roles.layer} if roles else _KNOWN
     found = [
         (name, module)
         for name, module in model.named_modules()
-        if type(module).__name__ in names and (row is not None or row_for(module) is not None)
+        if type(module).__name__ in names and (roles is not None or roles_for(module) is not None)
     ]
     return _largest_tower(found)
 

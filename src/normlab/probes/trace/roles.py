@@ -21,7 +21,7 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Branch:
+class BranchRoles:
     """One branch of a layer; names are paths inside the layer."""
 
     kind: str  # "attention" or "ffn"
@@ -42,11 +42,11 @@ Variant = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRoles:
     """The branches of one layer class; `when` selects between layouts of the same class."""
 
     layer: str
-    branches: tuple[Branch, ...]
+    branches: tuple[BranchRoles, ...]
     when: Variant | None = None
     inferred: bool = False
 
@@ -58,7 +58,7 @@ class Row:
         return f"{name}, parallel branches" if any(branch.parallel for branch in self.branches) else name
 
 
-def _placement(branch: Branch) -> str:
+def _placement(branch: BranchRoles) -> str:
     found = (bool(branch.pre), bool(branch.res), bool(branch.out))
     return {
         (False, False, False): "no_norm",
@@ -74,17 +74,17 @@ def _placement(branch: Branch) -> str:
 
 def _pre(
     attention: str, ffn: str, norms: tuple[str, str], *, parallel: bool = False, cores: tuple[str, str] = ("", "")
-) -> tuple[Branch, Branch]:
+) -> tuple[BranchRoles, BranchRoles]:
     return (
-        Branch("attention", attention, cores[0], pre=norms[0]),
-        Branch("ffn", ffn, cores[1], pre=norms[1], parallel=parallel),
+        BranchRoles("attention", attention, cores[0], pre=norms[0]),
+        BranchRoles("ffn", ffn, cores[1], pre=norms[1], parallel=parallel),
     )
 
 
 def _post(
     attention: str, ffn: str, norms: tuple[str, str], *, cores: tuple[str, str] = ("", "")
-) -> tuple[Branch, Branch]:
-    return Branch("attention", attention, cores[0], out=norms[0]), Branch("ffn", ffn, cores[1], out=norms[1])
+) -> tuple[BranchRoles, BranchRoles]:
+    return BranchRoles("attention", attention, cores[0], out=norms[0]), BranchRoles("ffn", ffn, cores[1], out=norms[1])
 
 
 _BERT = _post(
@@ -95,8 +95,10 @@ _BERT = _post(
 )
 _LLAMA = _pre("self_attn", "mlp", ("input_layernorm", "post_attention_layernorm"))
 _GEMMA = (
-    Branch("attention", "post_attention_layernorm", "self_attn", pre="input_layernorm", res="post_attention_layernorm"),
-    Branch(
+    BranchRoles(
+        "attention", "post_attention_layernorm", "self_attn", pre="input_layernorm", res="post_attention_layernorm"
+    ),
+    BranchRoles(
         "ffn", "post_feedforward_layernorm", "mlp", pre="pre_feedforward_layernorm", res="post_feedforward_layernorm"
     ),
 )
@@ -118,27 +120,27 @@ _BLOOM = _pre(
 _TORCH = _pre("dropout1", "dropout2", ("norm1", "norm2"), cores=("self_attn", "linear1"))
 
 
-def _swap_pre_for_out(branches: tuple[Branch, ...]) -> tuple[Branch, ...]:
+def _swap_pre_for_out(branches: tuple[BranchRoles, ...]) -> tuple[BranchRoles, ...]:
     return tuple(replace(branch, pre="", out=branch.pre) for branch in branches)
 
 
-def _carried(branches: tuple[Branch, ...]) -> tuple[Branch, ...]:
+def _carried(branches: tuple[BranchRoles, ...]) -> tuple[BranchRoles, ...]:
     return tuple(replace(branch, carry=branch.pre) for branch in branches)
 
 
-def _in_parallel(branches: tuple[Branch, ...], norms: tuple[str, str]) -> tuple[Branch, ...]:
+def _in_parallel(branches: tuple[BranchRoles, ...], norms: tuple[str, str]) -> tuple[BranchRoles, ...]:
     attention, ffn = branches
     return replace(attention, pre=norms[0]), replace(ffn, pre=norms[1], parallel=True)
 
 
-TABLE: tuple[Row, ...] = (
-    Row("BertLayer", _BERT),
-    Row("RobertaLayer", _BERT),
-    Row("XLMRobertaLayer", _BERT),
-    Row("ElectraLayer", _BERT),
-    Row("CamembertLayer", _BERT),
-    Row("TransformerBlock", _post("attention", "ffn", ("sa_layer_norm", "output_layer_norm"))),  # DistilBERT
-    Row(
+TABLE: tuple[LayerRoles, ...] = (
+    LayerRoles("BertLayer", _BERT),
+    LayerRoles("RobertaLayer", _BERT),
+    LayerRoles("XLMRobertaLayer", _BERT),
+    LayerRoles("ElectraLayer", _BERT),
+    LayerRoles("CamembertLayer", _BERT),
+    LayerRoles("TransformerBlock", _post("attention", "ffn", ("sa_layer_norm", "output_layer_norm"))),  # DistilBERT
+    LayerRoles(
         "AlbertLayer",  # one module, applied many times: layers are counted by calls, not by modules
         _post(
             "attention.output_dropout",
@@ -147,32 +149,34 @@ TABLE: tuple[Row, ...] = (
             cores=("attention", "ffn"),
         ),
     ),
-    Row("GPT2Block", _pre("attn", "mlp", ("ln_1", "ln_2"))),
-    Row("GPTNeoXLayer", _NEOX, when=lambda layer: not layer.use_parallel_residual),
-    Row(
+    LayerRoles("GPT2Block", _pre("attn", "mlp", ("ln_1", "ln_2"))),
+    LayerRoles("GPTNeoXLayer", _NEOX, when=lambda layer: not layer.use_parallel_residual),
+    LayerRoles(
         "GPTNeoXLayer",
         _in_parallel(_NEOX, ("input_layernorm", "post_attention_layernorm")),
         when=lambda layer: layer.use_parallel_residual,
     ),
-    Row("OPTDecoderLayer", _OPT, when=lambda layer: layer.do_layer_norm_before),
-    Row("OPTDecoderLayer", _swap_pre_for_out(_OPT), when=lambda layer: not layer.do_layer_norm_before),  # OPT-350M
-    Row("LlamaDecoderLayer", _LLAMA),
-    Row("MistralDecoderLayer", _LLAMA),
-    Row("Qwen2DecoderLayer", _LLAMA),
-    Row("Qwen3DecoderLayer", _LLAMA),
-    Row("OlmoDecoderLayer", _LLAMA),
-    Row("Gemma2DecoderLayer", _GEMMA),
-    Row("Gemma3DecoderLayer", _GEMMA),
-    Row("Olmo2DecoderLayer", _OLMO2),
-    Row("PhiDecoderLayer", _in_parallel(_LLAMA, ("input_layernorm", "input_layernorm"))),
-    Row("FalconDecoderLayer", _FALCON, when=lambda layer: not layer.config.parallel_attn),
-    Row(
+    LayerRoles("OPTDecoderLayer", _OPT, when=lambda layer: layer.do_layer_norm_before),
+    LayerRoles(
+        "OPTDecoderLayer", _swap_pre_for_out(_OPT), when=lambda layer: not layer.do_layer_norm_before
+    ),  # OPT-350M
+    LayerRoles("LlamaDecoderLayer", _LLAMA),
+    LayerRoles("MistralDecoderLayer", _LLAMA),
+    LayerRoles("Qwen2DecoderLayer", _LLAMA),
+    LayerRoles("Qwen3DecoderLayer", _LLAMA),
+    LayerRoles("OlmoDecoderLayer", _LLAMA),
+    LayerRoles("Gemma2DecoderLayer", _GEMMA),
+    LayerRoles("Gemma3DecoderLayer", _GEMMA),
+    LayerRoles("Olmo2DecoderLayer", _OLMO2),
+    LayerRoles("PhiDecoderLayer", _in_parallel(_LLAMA, ("input_layernorm", "input_layernorm"))),
+    LayerRoles("FalconDecoderLayer", _FALCON, when=lambda layer: not layer.config.parallel_attn),
+    LayerRoles(
         "FalconDecoderLayer", _in_parallel(_FALCON, ("ln_attn", "ln_mlp")), when=lambda layer: hasattr(layer, "ln_mlp")
     ),
-    Row("FalconDecoderLayer", _in_parallel(_FALCON, ("input_layernorm", "input_layernorm"))),
-    Row("BloomBlock", _BLOOM, when=lambda layer: not layer.apply_residual_connection_post_layernorm),
-    Row("BloomBlock", _carried(_BLOOM), when=lambda layer: layer.apply_residual_connection_post_layernorm),
-    Row(
+    LayerRoles("FalconDecoderLayer", _in_parallel(_FALCON, ("input_layernorm", "input_layernorm"))),
+    LayerRoles("BloomBlock", _BLOOM, when=lambda layer: not layer.apply_residual_connection_post_layernorm),
+    LayerRoles("BloomBlock", _carried(_BLOOM), when=lambda layer: layer.apply_residual_connection_post_layernorm),
+    LayerRoles(
         "T5Block",
         _pre(
             "layer.0.dropout",
@@ -182,13 +186,13 @@ TABLE: tuple[Row, ...] = (
         ),
         when=lambda layer: not layer.is_decoder,
     ),
-    Row("ViTLayer", _pre("attention", "mlp", ("layernorm_before", "layernorm_after"))),
-    Row("TransformerEncoderLayer", _TORCH, when=lambda layer: layer.norm_first),
-    Row("TransformerEncoderLayer", _swap_pre_for_out(_TORCH), when=lambda layer: not layer.norm_first),
+    LayerRoles("ViTLayer", _pre("attention", "mlp", ("layernorm_before", "layernorm_after"))),
+    LayerRoles("TransformerEncoderLayer", _TORCH, when=lambda layer: layer.norm_first),
+    LayerRoles("TransformerEncoderLayer", _swap_pre_for_out(_TORCH), when=lambda layer: not layer.norm_first),
 )
 
 
-def row_for(layer: nn.Module) -> Row | None:
+def roles_for(layer: nn.Module) -> LayerRoles | None:
     """The first row whose class name, condition and module names all fit this layer."""
     for row in TABLE:
         if row.layer == type(layer).__name__ and _fits(row, layer):
@@ -196,16 +200,16 @@ def row_for(layer: nn.Module) -> Row | None:
     return None
 
 
-def _fits(row: Row, layer: nn.Module) -> bool:
+def _fits(row: LayerRoles, layer: nn.Module) -> bool:
     present = {name for name, _ in layer.named_modules()}
     if not all(name in present for branch in row.branches for name in branch.names):
         return False  # another library's class of the same name, or another version: structure decides then
     return row.when is None or bool(row.when(layer))
 
 
-def branch_prefixes(row: Row) -> dict[str, set[str]]:
+def branch_prefixes(roles: LayerRoles) -> dict[str, set[str]]:
     """Which parameter names of a layer belong to which branch: the shortest module prefixes that keep them apart."""
-    names = {branch.kind: [n for n in (branch.core, branch.added) if n] for branch in row.branches}
+    names = {branch.kind: [n for n in (branch.core, branch.added) if n] for branch in roles.branches}
     longest = max(name.count(".") + 1 for group in names.values() for name in group)
     prefixes: dict[str, set[str]] = {}
     for parts in range(1, longest + 1):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -21,10 +22,11 @@ from torch import Tensor, nn
 
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.trace.hooks import Layout, Part, Record, slow_path
-from normlab.probes.trace.roles import Branch, Row
+from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.sdpa import WatchAttention
 from normlab.probes.trace.tensors import mismatch
 
+Verb = Callable[..., Tensor]
 _VERBS = ("enter", "leave", "write", "close", "_read")
 
 
@@ -42,12 +44,14 @@ class SchemeLayout(Layout):
         by_layer: dict[int, list[int]] = defaultdict(list)
         for site in self.sites:
             by_layer[site.layer].append(site.index)
-        self.groups = [by_layer[layer] for layer in sorted(by_layer)]
+        self._groups = [by_layer[layer] for layer in sorted(by_layer)]
         branches: Any = model.branches
         layers: list[tuple[str, nn.Module]] = [
-            (f"layer {i}", nn.ModuleList(branches[s] for s in group)) for i, group in enumerate(self.groups)
+            (f"layer {i}", nn.ModuleList(branches[s] for s in group)) for i, group in enumerate(self._groups)
         ]
-        row = Row(type(self.scheme).__name__, tuple(Branch(s.kind, "") for s in self.sites[: len(self.groups[0])]))
+        row = LayerRoles(
+            type(self.scheme).__name__, tuple(BranchRoles(s.kind, "") for s in self.sites[: len(self._groups[0])])
+        )
         super().__init__(model, layers, {id(layer): row for _, layer in layers})
 
     @property
@@ -57,6 +61,15 @@ class SchemeLayout(Layout):
     @property
     def architecture(self) -> str:
         return type(self.model).__name__ + " layer"
+
+    @property
+    def groups(self) -> list[list[int]]:
+        return self._groups
+
+    def tracer(
+        self, on_layer: Callable[[Record], None], *, weights: bool = False, verify: bool = False
+    ) -> SchemeTracer:
+        return SchemeTracer(self, on_layer, weights=weights, verify=verify)
 
     @property
     def growth_law(self) -> list[Any]:
@@ -80,7 +93,7 @@ class SchemeLayout(Layout):
         return found
 
 
-class SchemeTracer:
+class SchemeTracer(AbstractContextManager["SchemeTracer"]):
     """The same contract as `Tracer`, by wrapping the verbs on the instance for the time of a `with` block."""
 
     def __init__(
@@ -95,6 +108,7 @@ class SchemeTracer:
         self.layout, self.on_layer, self.weights, self.verify, self.skipped = layout, on_layer, weights, verify, skipped
         self._watch = WatchAttention(self._keep_weights) if weights else None
         self._handles: list[Any] = []
+        self._open = ExitStack()
         self._reset()
 
     def _reset(self, *_: Any) -> None:
@@ -122,12 +136,11 @@ class SchemeTracer:
             if isinstance(module, nn.Module):
                 self._handles.append(module.register_forward_pre_hook(self._before_out))
         if self._watch is not None:
-            self._watch.__enter__()
+            self._open.enter_context(self._watch)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._watch is not None:
-            self._watch.__exit__(*error)
+        self._open.close()
         for name in ("enter", "leave", "write", "_read"):
             self.layout.scheme.__dict__.pop(name, None)
         for handle in self._handles:
@@ -136,11 +149,11 @@ class SchemeTracer:
         self._reset()
 
     # -- the verbs ---------------------------------------------------------------------------------------------------
-    def _enter(self, verb: Any, h: Tensor, site: Any) -> Tensor:
+    def _enter(self, verb: Verb, h: Tensor, site: Any) -> Tensor:
         self._arrive(h)
         return verb(h, site)
 
-    def _leave(self, verb: Any, y: Tensor, site: Any) -> Tensor:
+    def _leave(self, verb: Verb, y: Tensor, site: Any) -> Tensor:
         self._added = verb(y, site)
         return self._added
 
@@ -170,7 +183,7 @@ class SchemeTracer:
             self._checks.append((what, _scaled(total, added, before)))
         return result
 
-    def _end(self, verb: Any, h: Tensor) -> Tensor:
+    def _end(self, verb: Verb, h: Tensor) -> Tensor:
         # The head reads the sum of n streams, a branch about one of them: their mean can be compared with what it read.
         self._arrive(h if self._streams is None else h / self._streams.shape[-2])
         return verb(h)

@@ -25,7 +25,7 @@ def normalised_entropy(weights: Tensor, visible: Tensor | None = None) -> Tensor
     if (step := weights.shape[-2] // 256) > 1:
         some = torch.arange(weights.shape[-2] - 1, -1, -step, device=weights.device)
         weights, seen = weights[..., some, :], seen[some]
-    entropy = torch.special.entr(weights.float()).sum(-1)
+    entropy: Tensor = torch.special.entr(weights.float()).sum(-1)
     able = seen >= 2
     if not bool(able.any()):
         return torch.full(entropy.shape[:-1], float("nan"))

@@ -13,7 +13,8 @@ from normlab.probes.measure.metrics.rank import power_law, slope
 
 def token_norms(x: Tensor) -> Tensor:
     """||x|| per token, [...], in float32 at least."""
-    return torch.linalg.vector_norm(_wide(x), dim=-1)
+    norms: Tensor = torch.linalg.vector_norm(_wide(x), dim=-1)
+    return norms
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

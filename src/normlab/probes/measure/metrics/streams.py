@@ -37,4 +37,5 @@ def effective_sources(weights: Tensor) -> Tensor:
     """exp(entropy of |M[l]| / its sum): how many sources a row of the depth-mixing matrix really uses. [..., sources]"""
     size = weights.double().abs()
     share = size / size.sum(-1, keepdim=True).clamp_min(1e-300)
-    return torch.special.entr(share).sum(-1).exp()
+    used: Tensor = torch.special.entr(share).sum(-1).exp()
+    return used

@@ -30,7 +30,8 @@ def effective_rank(x: Tensor, *, center: bool = False) -> Tensor:
     noise = values.amax(-1, keepdim=True) * 1e-14  # eigenvalues below are rounding, and their roots are not small
     values = torch.where(values > noise, values, torch.zeros_like(values)).sqrt()
     weights = values / values.sum(-1, keepdim=True).clamp_min(1e-300)
-    return torch.special.entr(weights).sum(-1).exp()
+    rank: Tensor = torch.special.entr(weights).sum(-1).exp()
+    return rank
 
 
 def _mean_direction(x: Tensor) -> Tensor:

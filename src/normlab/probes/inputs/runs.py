@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from normlab.probes.inputs.hub import Loaded
-    from normlab.tasks import Text
+from normlab.config import load_yaml
+from normlab.errors import InputError
+from normlab.model import Transformer, TransformerConfig
+from normlab.probes.inputs.hub import Loaded
+from normlab.tasks import Text
+from normlab.training import checkpoint
 
 
 def is_run(source: str) -> bool:
@@ -16,12 +19,6 @@ def is_run(source: str) -> bool:
 
 def load_run(source: str) -> Loaded:
     """The model of a run folder. Its configuration is config.yaml itself, or the section `model` of it."""
-    from normlab.config import load_yaml
-    from normlab.errors import InputError
-    from normlab.model import Transformer, TransformerConfig
-    from normlab.probes.inputs.hub import Loaded
-    from normlab.training import checkpoint
-
     folder = Path(source)
     values = load_yaml((folder / "config.yaml").read_text(encoding="utf-8"), source=str(folder / "config.yaml"))
     section = values.get("model", values) if isinstance(values, dict) else None
@@ -41,8 +38,6 @@ def load_run(source: str) -> Loaded:
 
 
 def _tokenizer(task: Any) -> TextTokenizer | None:
-    from normlab.tasks import Text
-
     return TextTokenizer(Text.from_dict(task)) if isinstance(task, dict) and task.get("task") == "text" else None
 
 
