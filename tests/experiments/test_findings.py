@@ -15,7 +15,7 @@ from normlab.experiments.claims import (
     prune_cost,
 )
 from normlab.experiments.findings import answer, statement
-from normlab.experiments.statistics import Paired, paired
+from normlab.stats import Paired, paired
 
 
 def row(name, losses, base=None, **changes):

@@ -18,10 +18,10 @@ from normlab.experiments.cell import context_free
 from normlab.experiments.claims import claims, decay_gaps
 from normlab.experiments.findings import answer, statement
 from normlab.experiments.folder import setting_of
-from normlab.experiments.statistics import holm, interval, log_parabola, paired
 from normlab.experiments.sweep import Cell
 from normlab.experiments.timing import relative
 from normlab.schemes import Frame, SchemeConfig
+from normlab.stats import holm, interval, log_parabola, paired
 
 Costs = Mapping[tuple[str, str], Mapping[str, Any]]  # by setting and scheme, see `timing`
 TUNING_SEED = 0

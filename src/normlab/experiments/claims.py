@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from normlab.experiments.statistics import paired
-from normlab.probes.measure.metrics import gini
+from normlab.stats import gini, paired
 
 Row = dict[str, Any]
 Measure = Callable[[dict[str, Any]], float | None]

@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from normlab.report import Page
-from normlab.report.multiples import PALETTE, heatmaps, line, small_multiples
+from normlab.report.colours import PALETTE
+from normlab.report.figures import heatmaps, line, small_multiples
 from normlab.report.terminal import show
 
 MARKS = ("start", "middle", "end")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from normlab.experiments.statistics import Paired
+from normlab.stats import Paired
 
 SEEN = 0.05  # the busiest of many schemes differs by a few per cent from chance alone
 

@@ -17,8 +17,8 @@ from normlab.errors import InputError
 from normlab.experiments.analysis import cell_row
 from normlab.experiments.cell import context_free
 from normlab.experiments.folder import setting_of
-from normlab.experiments.statistics import paired
 from normlab.experiments.sweep import Cell
+from normlab.stats import paired
 
 CRITERIA = {
     "nan": "a loss or gradient is not finite, or the loop gave up (loss far above chance for many steps)",

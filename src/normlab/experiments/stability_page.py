@@ -7,7 +7,7 @@ from typing import Any
 from normlab.experiments.compare_page import claim_row
 from normlab.experiments.compare_tables import table
 from normlab.report import Page
-from normlab.report.multiples import small_multiples
+from normlab.report.figures import small_multiples
 
 
 def build(result: dict[str, Any]) -> Page:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -19,6 +17,7 @@ from normlab.probes.measure.bounds import Theory
 from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import LengthRow, Summary
 from normlab.probes.measure.table import LayerRow, Real, Sparse, StreamRow, plain
+from normlab.report.tables import csv_text
 
 SCHEMA = 2  # 1 had the same fields and did not say its number
 
@@ -117,9 +116,4 @@ def table_csv(diagnoses: Sequence[Diagnosis]) -> str:
     """One line per layer; only columns that were measured somewhere."""
     rows = [{"model": d.name, **plain(row)} for d in diagnoses for row in d.layers]
     measured = {key for row in rows for key in row}
-    columns = [name for name in ("model", *(field.name for field in fields(LayerRow))) if name in measured]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows, [name for name in ("model", *(each.name for each in fields(LayerRow))) if name in measured])

@@ -115,7 +115,7 @@ def test_contrastive_runs_the_model_twice_and_still_counts_layers():
 
 
 def test_a_loss_that_falls_without_layers_judges_nothing():
-    from normlab.probes.measure.skips import SkipEffects, skip_report, student
+    from normlab.probes.measure.skips import SkipEffects, reach, skip_report
 
     def effects(*changes):
         return [SkipEffects(1.0, [1.0 + c + 0.001 * i for c in changes]) for i in range(4)]
@@ -125,5 +125,5 @@ def test_a_loss_that_falls_without_layers_judges_nothing():
     assert healthy.better_without == 0
     assert not skip_report(effects(0.3, -0.3, -0.2, 0.4), chance=5.0).informative  # two of four layers
     assert not skip_report(effects(0.3, 0.3), chance=1.01).informative  # at chance
-    assert student(4) == pytest.approx(3.182, abs=0.01)
-    assert student(1000) == 2.0
+    assert reach(4) == pytest.approx(3.182, abs=0.001)
+    assert reach(1) == 0

@@ -100,7 +100,7 @@ def test_a_dead_branch_in_an_unknown_model_takes_its_neighbours_row():
 def test_what_cannot_be_explained_is_refused():
     model = Homemade("scaled").eval()
     tokens = torch.randint(0, 97, (2, 12))
-    with pytest.raises(UnsupportedError, match=r"HomemadeBlock .* no sum of its parts .*mixer.* row=Row"):
+    with pytest.raises(UnsupportedError, match=r"HomemadeBlock .* no sum of its parts .*mixer.* roles=LayerRoles"):
         locate(model, lambda: model(tokens))
 
 

@@ -9,7 +9,7 @@ import normlab as nl
 from normlab.probes.diagnose import diagnose
 from normlab.probes.inputs.losses import pick
 from normlab.probes.measure.skips import skip_layers
-from normlab.probes.trace.hooks import tracer, verify
+from normlab.probes.trace.hooks import verify
 from normlab.probes.trace.locate import locate
 from normlab.probes.trace.sdpa import attention_weights
 
@@ -53,7 +53,7 @@ def test_reads_agree_with_the_models_own_depth_mixing():
     reads = model.depth_mixing_parts(ids).reads
     seen = []
     layout = locate(model, lambda: model(ids))
-    with tracer(layout, lambda r: seen.extend(p.before for p in r.parts)), torch.no_grad():
+    with layout.tracer(lambda r: seen.extend(p.before for p in r.parts)), torch.no_grad():
         model(ids)
     for mine, theirs in zip(seen, reads, strict=False):
         torch.testing.assert_close(mine, theirs.detach())

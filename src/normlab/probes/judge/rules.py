@@ -9,9 +9,9 @@ from normlab.probes.judge import rules_depth as _rules_depth  # noqa: F401  (the
 from normlab.probes.judge.advice import advise
 from normlab.probes.judge.rulebook import RULES, rule, verdict
 from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, Evidence, Verdict, listed, normal
-from normlab.probes.measure.metrics import spearman
 from normlab.probes.measure.summary import finite, layer_gradients, median
 from normlab.probes.measure.table import column, ratios
+from normlab.stats import spearman
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, ...]:

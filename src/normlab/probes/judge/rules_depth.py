@@ -6,7 +6,7 @@ import math
 
 from normlab.probes.judge.rulebook import rule, verdict
 from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, normal
-from normlab.probes.measure.skips import student
+from normlab.probes.measure.skips import reach
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.table import column
 
@@ -34,7 +34,7 @@ def wasted_layers(f: Evidence) -> Verdict | None:
         return None
     limit = LIMITS.wasted * causal.learnt
     errors = [0.0 if math.isnan(error) else error for error in causal.error]
-    upper = [change + student(causal.batches) * error for change, error in zip(causal.change, errors, strict=True)]
+    upper = [change + reach(causal.batches) * error for change, error in zip(causal.change, errors, strict=True)]
     layers = tuple(i for i, value in enumerate(upper) if value < limit)
     if not layers:
         return None

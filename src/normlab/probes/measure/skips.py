@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from normlab.probes.inputs.losses import Loss
-from normlab.probes.measure.metrics import spearman
 from normlab.probes.measure.table import LayerRow, Real, Rows, column
 from normlab.probes.trace.hooks import Layout, slow_path
 from normlab.probes.trace.tensors import first_tensor
 from normlab.probes.trace.verbs import SchemeLayout, SchemeSkipper
+from normlab.stats import spearman, t_reach
 
 
 class _Stop(Exception):
@@ -229,13 +229,9 @@ CHEAP: dict[str, Callable[[LayerRow], float | None]] = {
 }
 
 
-# 97.5 % quantiles of Student's t by the number of batches: an error from four numbers is itself uncertain.
-_STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
-
-
-def student(batches: int) -> float:
-    """By how many standard errors a mean over so many batches is trusted."""
-    return _STUDENT.get(batches, 2.0)
+def reach(batches: int) -> float:
+    """By how many standard errors a mean over so many batches is trusted; one batch has no error bar."""
+    return t_reach(batches) if batches > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -279,7 +275,7 @@ def skip_report(
     learnt = chance - loss if chance is not None else math.nan
     means = tuple(statistics.fmean(values) for values in changes)
     errors = tuple(statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else math.nan for v in changes)
-    better = sum(mean + student(len(effects)) * error < 0 for mean, error in zip(means, errors, strict=True))
+    better = sum(mean + reach(len(effects)) * error < 0 for mean, error in zip(means, errors, strict=True))
     return SkipReport(
         loss=loss,
         chance=chance,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from normlab.probes.measure import metrics
 from normlab.probes.measure.table import AttentionRow, LayerRow, Real, Rows, column
+from normlab.stats import gini, power_law, spearman
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def summarise(rows: Rows, lengths: Sequence[LengthRow] = ()) -> Summary:
         early_contribution=median(shares[:quarter]),
         late_contribution=median(shares[-quarter:]),
         gradient_spread=max(gradients) / min(gradients) if gradients and min(gradients) > 0 else math.nan,
-        gradient_gini=metrics.gini(gradients),
-        gradient_trend=metrics.spearman(list(range(len(gradients))), gradients),
+        gradient_gini=gini(gradients),
+        gradient_trend=spearman(list(range(len(gradients))), gradients),
         token_cosine=largest(column(late_half, lambda row: row.token_cosine)),
         token_cosine_robust=largest(column(late_half, lambda row: row.token_cosine_robust)),
         effective_rank=column(rows[-1:], lambda row: row.effective_rank)[0] if rows else math.nan,
@@ -124,4 +125,4 @@ def exponents(lengths: Sequence[LengthRow]) -> tuple[float, float]:
     if len(sizes) < 2:
         return math.nan, math.nan
     weights, outputs = [row.max_weight for row in lengths], [row.attention_output_rms for row in lengths]
-    return metrics.power_law(sizes, weights), metrics.power_law(sizes, outputs)
+    return power_law(sizes, weights), power_law(sizes, outputs)

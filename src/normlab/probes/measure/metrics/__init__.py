@@ -2,7 +2,6 @@
 
 from normlab.probes.measure.metrics.activations import median_magnitude, nonfinite, top_magnitude
 from normlab.probes.measure.metrics.attention import max_weight, normalised_entropy, sink, visible_keys
-from normlab.probes.measure.metrics.rank import gini, power_law, ranks, spearman
 from normlab.probes.measure.metrics.stream import (
     angular_distance,
     block_influence,
@@ -22,7 +21,6 @@ __all__ = [
     "effective_rank",
     "effective_sources",
     "exponential_rate",
-    "gini",
     "growth_exponent",
     "homogenisation",
     "max_weight",
@@ -30,10 +28,7 @@ __all__ = [
     "mixing_gain",
     "nonfinite",
     "normalised_entropy",
-    "power_law",
-    "ranks",
     "sink",
-    "spearman",
     "token_cosine",
     "token_norms",
     "token_variance",

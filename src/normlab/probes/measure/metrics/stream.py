@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normlab.probes.measure.metrics.rank import power_law, slope
+from normlab.stats import power_law, slope
 
 
 def token_norms(x: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
-"""Small multiples share their axes, name each line once, and survive the page."""
+"""Pictures: lines, theory and bands; small multiples share their axes, name each line once, and survive the page."""
 
 import json
 import re
 from itertools import pairwise
 
 from normlab.report import Page
-from normlab.report.multiples import heatmaps, line, small_multiples
+from normlab.report.colours import PALETTE
+from normlab.report.figures import band, figure, heatmaps, intervals, line, small_multiples, theory, ticks
 
 
 def test_panels_share_axes_and_legend():
@@ -42,3 +43,30 @@ def test_csv_button_holds_every_row():
     assert json.loads(raw) == [["a", "b", "c"], [1, "</script>", None], [None, None, 2]]
     assert "&lt;b&gt;" in html
     assert "Save rows.csv" in html
+
+
+def test_a_figure_has_axes_and_a_theory_that_looks_like_one():
+    drawn = figure([line([1, 2], [3, 4], "a", 1), theory([1, 2], [3, 4], "law")], x="layer", y="rms", log_y=True)
+    assert drawn["layout"]["yaxis"]["type"] == "log"
+    assert drawn["layout"]["xaxis"]["title"] == {"text": "layer"}
+    measured, predicted = drawn["data"]
+    assert measured["line"] == {"color": PALETTE[1], "width": 2, "dash": "solid"}
+    assert predicted["line"]["dash"] == "dot"
+    assert predicted["line"]["color"] not in PALETTE
+    assert band([1, 2], [0, 1], [2, 3])["y"] == [2, 3, 1, 0]
+    assert ticks([8, 0.001]) == {"tickvals": [8, 0.001], "ticktext": ["8", "0.001"]}
+    html = Page("t")
+    html.figure(drawn)
+    assert '"name":"law"' in html.render()
+
+
+def test_intervals_reach_from_low_to_high_and_one_seed_is_an_open_circle():
+    points = {"pre_norm": (0.5, 0.25, 1.0), "mhc": (0.1, None, None), "ngpt": (None, None, None)}
+    drawn, height = intervals(points, x="loss - pre_norm's")
+    assert [trace["name"] for trace in drawn["data"]] == ["mhc", "pre_norm"]
+    assert drawn["data"][1]["error_x"]["array"] == [0.5]
+    assert drawn["data"][1]["error_x"]["arrayminus"] == [0.25]
+    assert "error_x" not in drawn["data"][0]
+    assert [t["marker"]["symbol"] for t in drawn["data"]] == ["circle-open", "circle"]
+    assert height > 90
+    assert drawn["layout"]["shapes"][0]["x0"] == 0
