@@ -90,8 +90,7 @@ def angles(d: Diagnosis) -> Figure | None:
         return None
     depth = len(d.angular)
     z = [[row[n] if n < len(row) else None for row in d.angular] for n in range(depth)]
-    axes = {"x": list(range(depth)), "y": list(range(1, depth + 1))}
-    heat = matrix(z, **axes, colorbar={"title": {"text": "angle / pi"}})
+    heat = matrix(z, x=list(range(depth)), y=list(range(1, depth + 1)), colorbar={"title": {"text": "angle / pi"}})
     return figure([heat], x="first layer of the run", y="layers in the run")
 
 
