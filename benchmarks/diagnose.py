@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import arguments, interleave, ratios, show
+from benchmarks.timing import arguments, ratios, show
+from normlab.observe.timing import interleave
 from normlab.probes import metrics
 from normlab.probes.locate import locate
 from normlab.probes.monitor import Monitor

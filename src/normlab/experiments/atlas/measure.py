@@ -1,30 +1,32 @@
 """The atlas: every scheme at initialisation, measured on real text and laid beside its law.
 
 For each scheme one model of the same shape is built with the scheme's own initialisation and looked at once: what each
-branch reads, what it adds, which layer gets the gradient, how depth is mixed, what it costs.
+branch reads, what it adds, which layer gets the gradient, how depth is mixed, what it costs. The definitions of what is
+measured are those of `observe.portrait`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from normlab.experiments.atlas.request import AtlasRequest
 from normlab.model import Transformer, TransformerConfig
+from normlab.observe.portrait import portrait
+from normlab.observe.timing import interleave
 from normlab.report import progress
-from normlab.schemes import Frame, SchemeConfig, scheme
-from normlab.tasks import Text
+from normlab.results import Plain, Result, plain
+from normlab.schemes import Frame, SchemeConfig, label, parse_scheme
+from normlab.tasks import Batch, Text
 
 
 @dataclass(frozen=True)
-class Entry:
+class AtlasEntry:
     """One scheme's page of the atlas. Per branch: M values; reads have one more, the head's."""
 
     scheme: str
@@ -34,55 +36,64 @@ class Entry:
     loss: float
     stream: list[float]  # rms of h at each read
     law: list[float | None]  # the same by the scheme's closed form (unit branches), middle of a bound
-    contribution: list[float]  # |v| / |h| of each branch
+    contribution: list[float | None]  # |v| / |h| of each branch
     influence: list[float]  # 1 - cos(h, next h)
-    gradient_share: list[float]  # of each layer, in squared norm
+    gradient_share: list[float]  # of each layer, in norm; zeros where no layer has a gradient
     mixing: list[list[float]] | None  # mean over tokens
     step_ratio: float  # time of a training step against the first scheme's
 
 
-def measure(
-    names: Sequence[str], *, depth: int, dim: int, batch: int = 4, length: int = 64, seed: int = 0, rounds: int = 7
-) -> list[Entry]:
-    """Look at each scheme once; step times are interleaved over the schemes, medians of `rounds`."""
+@dataclass(frozen=True)
+class Atlas(Result):
+    """What was asked, and an entry for each scheme."""
+
+    request: AtlasRequest
+    entries: tuple[AtlasEntry, ...]
+    kind: str = "atlas"
+
+    def rows(self) -> Plain:
+        """The entries alone: what `--json` prints and atlas.json holds."""
+        return plain(self.entries)
+
+
+def measure(request: AtlasRequest, *, quiet: bool = False) -> Atlas:
+    """Look at each scheme once; step times are interleaved over the schemes, medians of the rounds."""
     task = Text()
-    sample = task.sample(batch, length, torch.Generator().manual_seed(seed))
-    models = []
-    for name in names:
-        torch.manual_seed(seed)
-        config = TransformerConfig(
-            vocab_size=task.vocab_size, dim=dim, depth=depth, heads=max(1, dim // 32), scheme=scheme(name)
-        )
-        models.append(Transformer(config))
-    seen = [_look(m, sample.tokens, sample.targets) for m in progress(models, what="measuring")]
-    times = _interleaved(models, sample.tokens, sample.targets, rounds)
-    return [Entry(**found, step_ratio=t / times[0]) for found, t in zip(seen, times, strict=True)]
+    sample = task.sample(request.batch, request.length, torch.Generator().manual_seed(request.seed))
+    models = {name: _build(parse_scheme(name), request, task.vocab_size) for name in request.schemes}
+    ratios = _step_ratios(models, sample, rounds=request.rounds, what="" if quiet else "timing")
+    entries = [
+        _look(model, sample, ratios[name]) for name, model in progress(models.items(), what="measuring", quiet=quiet)
+    ]
+    return Atlas(request, tuple(entries))
 
 
-def _look(model: Transformer, tokens: Tensor, targets: Tensor) -> dict[str, Any]:
-    config = model.config.scheme
-    with model.scheme.taped() as tape:
-        loss = _loss(model, tokens, targets)
-    loss.backward()
-    reads = [h.detach() for h in tape.reads]
-    sizes = [_rms(h) for h in reads]
-    added = [_rms(v.detach()) for v in tape.sources[-len(model.sites) :]] if tape.sources else []
-    mixing = None
+def _build(scheme: SchemeConfig, request: AtlasRequest, vocabulary: int) -> Transformer:
+    torch.manual_seed(request.seed)
+    shape = {"dim": request.dim, "depth": request.depth, "heads": request.heads}
+    return Transformer(TransformerConfig(vocab_size=vocabulary, scheme=scheme, **shape))
+
+
+def _look(model: Transformer, sample: Batch, step_ratio: float) -> AtlasEntry:
+    scheme = model.config.scheme
+    found, _ = portrait(model, lambda: _loss(model, sample))
+    mixing: list[list[float]] | None = None
     if model.scheme.not_linear is None:
-        mixing = model.depth_mixing(tokens[:1]).mean((0, 1)).tolist()
-    return {
-        "scheme": config.name,
-        "equation": config.card.equation,
-        "parameters": model.num_parameters(),
-        "residual_parameters": sum(p.numel() for p in model.scheme.parameters()),
-        "loss": loss.item(),
-        "stream": sizes,
-        "law": law_of(config, model.scheme.frame),
-        "contribution": [v / h for v, h in zip(added, sizes, strict=False)],
-        "influence": [1 - _cosine(a, b) for a, b in pairwise(reads)],
-        "gradient_share": _gradient_share(model),
-        "mixing": mixing,
-    }
+        mixing = model.depth_mixing(sample.tokens[:1]).mean((0, 1)).tolist()
+    return AtlasEntry(
+        scheme=label(scheme),
+        equation=scheme.card.equation,
+        parameters=model.num_parameters(),
+        residual_parameters=sum(p.numel() for p in model.scheme.parameters()),
+        loss=found.loss or 0.0,
+        stream=found.reads or [],
+        law=law_of(scheme, model.scheme.frame),
+        contribution=found.contributions or [],
+        influence=found.turns or [],
+        gradient_share=found.gradient_shares or [0.0] * model.config.depth,
+        mixing=mixing,
+        step_ratio=step_ratio,
+    )
 
 
 def law_of(config: SchemeConfig, frame: Frame) -> list[float | None]:
@@ -95,46 +106,22 @@ def law_of(config: SchemeConfig, frame: Frame) -> list[float | None]:
     return values
 
 
-def _loss(model: Transformer, tokens: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+def _loss(model: Transformer, sample: Batch) -> Tensor:
+    return F.cross_entropy(model(sample.tokens).flatten(0, 1), sample.targets.flatten())
 
 
-def _rms(x: Tensor) -> float:
-    return x.square().mean().sqrt().item()
+def _step_ratios(models: dict[str, Transformer], sample: Batch, *, rounds: int, what: str) -> dict[str, float]:
+    """The median time of a training step, over the first scheme's."""
 
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    return F.cosine_similarity(a, b, dim=-1).mean().item()
-
-
-def _gradient_share(model: Transformer) -> list[float]:
-    """Squared gradient norm of each layer's branches, as a share of the total."""
-    per_layer = [0.0] * model.config.depth
-    for site, branch in zip(model.sites, model.branches, strict=True):
-        per_layer[site.layer - 1] += sum(
-            p.grad.square().sum().item() for p in branch.parameters() if p.grad is not None
-        )
-    total = sum(per_layer) or 1.0
-    return [value / total for value in per_layer]
-
-
-def _interleaved(models: Sequence[Transformer], tokens: Tensor, targets: Tensor, rounds: int) -> list[float]:
-    times: list[list[float]] = [[] for _ in models]
-    for round_ in progress(range(rounds + 1), what="timing", total=rounds + 1):
-        for index, model in enumerate(models):
+    def step(model: Transformer) -> Callable[[], None]:
+        def run() -> None:
             model.zero_grad(set_to_none=True)
-            start = time.perf_counter()
-            _loss(model, tokens, targets).backward()
-            if round_:  # the first round warms up
-                times[index].append(time.perf_counter() - start)
-    return [median(t) for t in times]
+            _loss(model, sample).backward()
 
+        return run
 
-def to_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    return [asdict(entry) for entry in entries]
-
-
-def parse_names(text: str | None, default: Sequence[str]) -> list[str]:
-    """`a,b,c` checked against the registry; None takes the default."""
-    names = list(default) if text is None else [part.strip() for part in text.split(",")]
-    return [scheme(name).name for name in names]
+    times = interleave({name: step(model) for name, model in models.items()}, rounds=rounds, warmup=1, what=what)
+    for model in models.values():
+        model.zero_grad(set_to_none=True)
+    first = median(next(iter(times.values())).wall)
+    return {name: median(found.wall) / first for name, found in times.items()}
