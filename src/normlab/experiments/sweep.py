@@ -10,6 +10,8 @@ A run that fails does not stop the others, and nothing that is finished is made 
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +113,8 @@ class Sweep:
             """By the logs: a deep run counts for more than a shallow one, a half-done one for half."""
             return sum(size * (1.0 if f in ended else self._share(folders[f], wanted)) for f, size in work.items())
 
+        if not self.quiet:
+            _say_how(jobs)
         total, title = sum(work.values()), f"{what}: {len(left)} runs"
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder, wait=0), meter(title, total=total, done=done, quiet=self.quiet or not left):
@@ -226,6 +230,13 @@ def failure(folder: Path) -> str | None:
     path = folder / "failure.json"
     body = _json(path) if path.exists() else None
     return str(body.get("error")) if isinstance(body, dict) else None
+
+
+def _say_how(jobs: Sequence[Job]) -> None:
+    """Which runs are one program, and why, where that was a choice."""
+    counts = Counter(f"{job.how}, since {job.why}" for job in jobs if job.why)
+    for line, count in sorted(counts.items()):
+        print(f"{count} job{'s' * (count != 1)} {line}", file=sys.stderr)
 
 
 def _json(path: Path) -> object:

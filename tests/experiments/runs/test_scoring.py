@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from normlab.experiments import scoring
+from normlab.experiments.runs import scoring
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import task
 from normlab.theory import set_complement as theory

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
 from normlab.errors import ConfigError, canonical, unknown
-from normlab.experiments.request import AnyTask, Request, option
+from normlab.experiments.request import AnyTask, Request, option, task_of
 from normlab.experiments.shapes import known_schemes
 
 FOUR = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm")
@@ -82,12 +82,12 @@ class LengthgenRequest(Request):
         """Lengths that are not given follow from the task."""
         if not isinstance(values, dict) or values.get("test_lengths"):
             return values
-        task, train_length = values.get("task"), values.get("train_length", 8)
-        if task is None or not isinstance(train_length, int):
+        train_length = values.get("train_length", cls.model_fields["train_length"].default)
+        if not isinstance(train_length, int):
             return values
-        from normlab.experiments.request import task_of
         from normlab.tasks import Task, from_dict
 
+        task = values.get("task") or default_task()
         ground = task if isinstance(task, Task) else task_of(task) if isinstance(task, str) else from_dict(task)
         return {**values, "test_lengths": list(default_lengths(ground, train_length))}
 

@@ -24,7 +24,8 @@ class Job:
 
     names: tuple[str, ...]
     how: Literal["stacked", "separate"]
-    why: str
+    why: str = ""
+    """Where there was a choice."""
 
     def folder(self, sweep: Path) -> Path:
         first = sweep / self.names[0]
@@ -41,7 +42,7 @@ def plan(wanted: Mapping[str, RunConfig], sweep: Path) -> list[Job]:
         if name in taken:
             continue
         if not isinstance(config.score, ByLength):
-            jobs.append(Job((name,), "separate", "their layers are looked into"))
+            jobs.append(Job((name,), "separate"))
             continue
         common = config.replace(train=config.train.replace(seed=0, lr=1.0))
         groups.setdefault(common.to_json(), []).append(name)

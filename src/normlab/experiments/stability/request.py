@@ -31,7 +31,12 @@ class StabilityRequest(GridRequest):
     factor: float = option(1.5, "How closely the edges are bracketed: unstable / stable rate.", gt=1)
     edges: Literal["both", "stable", "learning"] = option("both", "Which edges are looked for: both, stable, learning.")
     seeds: int = option(1, "Seeds of each point; it is stable if all are.", ge=1)
-    clip: float | None = option(1.0, "Gradient clipping; none: without.", gt=0)
+    clip: float | None = option(1.0, "Gradient clipping; 0 or none: without.", gt=0)
+
+    @field_validator("clip", mode="before")
+    @classmethod
+    def _no_clipping(cls, clip: object) -> object:
+        return None if clip == 0 else clip
 
     @field_validator("warmups")
     @classmethod
