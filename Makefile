@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 WORKERS ?= 2
 
-.PHONY: demo test test-slow lint format bench clean help
+.PHONY: demo test test-cpus test-slow lint format bench clean help
 help:
-	@echo "make demo | test | test-slow | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+	@echo "make demo | test | test-cpus | test-slow | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
@@ -27,6 +27,12 @@ demo: $(DEV)
 
 test: $(DEV)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
+# The same suite with the instructions of other processors: none in particular, AVX2 (also in MKL and oneDNN), all.
+test-cpus: $(DEV)
+	ATEN_CPU_CAPABILITY=default $(MAKE) test
+	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) test
+	$(MAKE) test
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -q -m slow
