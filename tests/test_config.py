@@ -238,5 +238,5 @@ def test_a_tag_that_does_not_fit_is_one_sentence(text):
 
 @pytest.mark.parametrize("path", ["/dev/zero", ".", "a\0b"])
 def test_what_is_no_configuration_file(path):
-    with pytest.raises(ConfigError, match="cannot read the training file"):
-        TrainConfig.from_file(path)
+    with pytest.raises(ConfigError, match="cannot read the model file"):
+        nl.TransformerConfig.from_file(path)

@@ -170,7 +170,7 @@ def test_a_damaged_state_is_one_sentence(tmp_path, name):
 def test_a_checkpoint_of_another_shape_is_one_sentence(tmp_path):
     folder = interrupted(tmp_path)
     with pytest.warns(UserWarning, match="it is of another run"), pytest.raises(DamagedError, match="no checkpoint"):
-        make(folder, steps=20, scheme="peri_ln").run()
+        make(folder, steps=20, scheme="peri_norm").run()
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "checkpoint"])

@@ -77,6 +77,8 @@ def process_group(device: str = "cpu") -> Iterator[Group]:
     place = torch.device("cuda", local) if kind == "cuda" else torch.device(device)
     if kind == "cuda":
         torch.cuda.set_device(place)
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE") and os.path.exists("/sys/class/net/lo"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine: nobody else need reach them
     dist.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), place)
