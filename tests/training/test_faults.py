@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from normlab.errors import DamagedError, InputError
+from normlab.schemes import depth_kernels
 from normlab.training import checkpoint
 from normlab.training.record import Log, read_log
 
@@ -185,6 +186,27 @@ def test_links_out_of_the_folder_are_not_written_through(tmp_path, name):
     with pytest.raises(InputError, match="is a link"):
         make(tmp_path / "run", steps=20).run()
     assert list(outside.iterdir()) == [] if name == "checkpoint" else outside.read_text() == "precious\n"
+
+
+def stopped_at_14(folder):
+    folder = interrupted(folder)
+    shutil.rmtree(folder / "checkpoint" / "step-000000020")
+    return folder
+
+
+def test_a_resume_under_other_conditions_says_so(tmp_path, monkeypatch):
+    make(tmp_path / "whole", steps=20).run()
+    same = stopped_at_14(tmp_path / "same")
+    make(same, steps=20).run()  # a warning would be an error
+    assert losses(same) == losses(tmp_path / "whole")
+    other = stopped_at_14(tmp_path / "other")
+    now = "off" if depth_kernels.available() else "on"
+    monkeypatch.setattr(depth_kernels, "available", lambda: now == "on")
+    with pytest.warns(
+        UserWarning, match=rf"goes on from step 14 .*kernels \w+ before, {now} now.*no longer bit for bit"
+    ):
+        summary = make(other, steps=20).run()
+    assert summary["conditions"]["kernels"] == now
 
 
 LINES = {

@@ -2,7 +2,8 @@
 
 The first read builds a small library into the user's cache folder (about a second, once per machine and type), and says
 nothing if that fails: depth_reads.py has the same arithmetic in PyTorch. A library there that is damaged, or not ours, is
-built anew, never loaded. `NORMLAB_KERNELS=off` in the environment leaves it out. Half precision, other devices, subclasses of Tensor and dispatch modes (counters, fake tensors) are PyTorch's.
+built anew, never loaded. `NORMLAB_KERNELS=off` in the environment leaves it out. Half precision, other devices,
+subclasses of Tensor and dispatch modes (counters, fake tensors) are PyTorch's.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ def usable(*tensors: Tensor) -> Kernels | None:
 
 def enabled() -> bool:
     return os.environ.get(ENVIRONMENT, "on").lower() not in {"off", "0", "no", "false"}
+
+
+def available() -> bool:
+    """Would they be used here, for all that can be told without building them?"""
+    name = (os.environ.get("CC", "").strip() or "cc").split()[0]
+    return enabled() and os.name == "posix" and shutil.which(name) is not None
 
 
 class Kernels:

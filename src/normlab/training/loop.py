@@ -11,6 +11,7 @@ import math
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from normlab.store import inside
 from normlab.tasks import IGNORE, Batch, Task
 from normlab.training import checkpoint, optim
 from normlab.training.averaging import BEMA
-from normlab.training.record import Log, LogMark, provenance
+from normlab.training.record import Conditions, Log, LogMark, provenance
 from normlab.training.schedule import Schedule
 
 WEIGHTS = ("raw", "ema", "bema")
@@ -91,6 +92,7 @@ class TrainState(Config):
     seconds: float = Field(ge=0)
     last: dict[str, float | int | None]
     log: LogMark
+    conditions: Conditions | None = None  # nor this
 
     @field_validator("log", mode="before")
     @classmethod
@@ -299,6 +301,7 @@ class Trainer:
             seconds=self.seconds,
             last=finite(self.last),
             log=self.log.sync(),
+            conditions=Conditions.here(self.device),
         )
 
     @torch.no_grad()
@@ -331,6 +334,13 @@ class Trainer:
         ended = bool(self.last) and self._diverged(self.last.get("loss"), self.last.get("grad_norm"))
         self.status = "diverged" if state.status == "diverged" or ended else "running"
         self.log.cut(state.log.size)
+        changes = state.conditions.changes(Conditions.here(self.device)) if state.conditions else []
+        if changes and self.status == "running" and self.step < self.config.steps:
+            warnings.warn(
+                f"{self.folder.name} goes on from step {self.step} under other conditions ({'; '.join(changes)}): it is the "
+                "same run up to rounding, no longer bit for bit",
+                stacklevel=2,
+            )
 
 
 @contextmanager

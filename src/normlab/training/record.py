@@ -9,7 +9,7 @@ import platform
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -17,6 +17,7 @@ from pydantic import Field
 from normlab.config import Config
 from normlab.files import LIMITS, MEGABYTE, naming, read_bytes
 from normlab.report.terminal import finite
+from normlab.schemes import depth_kernels
 from normlab.store import damaged, inside, open_inside
 
 REMEDY = "restore it, or delete the folder of the run to train it again"
@@ -109,6 +110,35 @@ def read_log(path: str | Path, kind: str | None = None) -> list[dict[str, Any]]:
     return records
 
 
+class Conditions(Config):
+    """What the last bits of a run depend on besides its configuration: two runs agree bit for bit where these do."""
+
+    what: ClassVar[str] = "record of conditions"
+
+    torch: str
+    device: str
+    threads: int
+    processor: str
+    instructions: str  # that torch's own operations use: DEFAULT, AVX2, AVX512
+    kernels: Literal["on", "off"]
+
+    @classmethod
+    def here(cls, device: torch.device) -> Conditions:
+        return cls(
+            torch=torch.__version__,
+            device=str(device),
+            threads=torch.get_num_threads(),
+            processor=_processor(),
+            instructions=torch.backends.cpu.get_cpu_capability(),
+            kernels="on" if device.type == "cpu" and depth_kernels.available() else "off",
+        )
+
+    def changes(self, now: Conditions) -> list[str]:
+        """What is different now, in words."""
+        before, after = self.to_dict(), now.to_dict()
+        return [f"{key} {before[key]} before, {after[key]} now" for key in before if before[key] != after[key]]
+
+
 def provenance(device: torch.device, seed: int) -> dict[str, Any]:
     """Versions, commit, seed, threads and device."""
     import normlab
@@ -119,7 +149,18 @@ def provenance(device: torch.device, seed: int) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": {"normlab": normlab.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": _commit(),
+        "conditions": Conditions.here(device).to_dict(),
     }
+
+
+@cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 @cache
