@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
 
 from normlab.errors import UnsupportedError
 from normlab.probes.locate import locate
 from normlab.probes.roles import Branch, Row
 from normlab.probes.trace import Tracer, verify
+from tests.probes.zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

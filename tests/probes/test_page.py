@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from zoo import build, inputs
 
 from normlab.probes.diagnose import diagnose
 from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.page import build as build_page
+from tests.probes.zoo import build, inputs
 
 
 @pytest.fixture(scope="module")

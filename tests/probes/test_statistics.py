@@ -5,7 +5,6 @@ import weakref
 
 import pytest
 import torch
-from zoo import ARCHITECTURES, build, inputs
 
 from normlab.probes import gradients, metrics
 from normlab.probes.diagnose import diagnose
@@ -13,6 +12,7 @@ from normlab.probes.locate import locate
 from normlab.probes.losses import pick
 from normlab.probes.statistics import AttentionStatistics, StreamStatistics
 from normlab.probes.trace import Tracer
+from tests.probes.zoo import ARCHITECTURES, build, inputs
 
 
 def streamed(model, batches):

@@ -18,7 +18,7 @@ class DenseFormer(SchemeConfig):
     """x_m <- sum_j alpha_mj y_j after layer m, over j <= m with j = m (mod dilation), where m divides by period"""
 
     card = Card(
-        family="depth sources",
+        family="depth-sources",
         equation="x <- x + F(N(x)); after layer m: x_m <- sum_{j<=m} alpha_mj y_j, y_0 = embedding",
         citation="Pagliardini et al. 2024, DenseFormer, arXiv 2402.02622",
         growth="1 + i at the start, as pre_norm",

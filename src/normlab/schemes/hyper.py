@@ -50,7 +50,7 @@ class HyperConnections(SchemeConfig):
     """[h; H'] = A^T H, H <- H' + beta (x) F(N(h)); A, beta static plus s tanh(N(H) W) when dynamic"""
 
     card = Card(
-        family="n streams",
+        family="multi-stream",
         equation="[h; H'] = A^T H, H <- H' + beta (x) F(N(h)); A, beta += s tanh(N(H) W); output: their sum",
         citation="Zhu et al. 2024, Hyper-Connections, arXiv 2409.19606",
         growth="1 + i at the start, as pre_norm",
@@ -189,7 +189,7 @@ class ManifoldHyperConnections(SchemeConfig):
     """X <- H_res X + H_post^T F(H_pre X), H_res doubly stochastic"""
 
     card = Card(
-        family="n streams",
+        family="multi-stream",
         equation="X <- H_res X + H_post^T F(N(H_pre X)); H_pre = sigmoid, H_post = 2 sigmoid, H_res = Sinkhorn(exp)",
         citation="Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections, arXiv 2512.24880",
         growth="like pre_norm up to the initial weights: H_res conserves the sum of the streams",
