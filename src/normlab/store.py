@@ -6,6 +6,7 @@ not as it was written raises one kind of error (`DamagedError`), which names the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -108,6 +109,22 @@ def parse(schema: type[Schema], value: Any, *, path: str | Path, remedy: str) ->
         return schema.from_dict(value)
     except ConfigError as error:
         raise damaged(path, str(error), remedy) from None
+
+
+def seal(body: dict[str, Any]) -> dict[str, Any]:
+    """The same object with a checksum of its own values."""
+    return {**body, "checksum": _digest(body)}
+
+
+def check_seal(body: Mapping[str, Any], path: str | Path, *, remedy: str) -> None:
+    """Raise if a sealed object has changed. Records of earlier versions have no seal."""
+    rest = {key: value for key, value in body.items() if key != "checksum"}
+    if "checksum" in body and body["checksum"] != _digest(rest):
+        raise damaged(path, "its checksum does not match", remedy)
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def damaged(path: str | Path, why: str, remedy: str) -> DamagedError:

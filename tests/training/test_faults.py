@@ -10,7 +10,7 @@ import torch
 
 from normlab.errors import DamagedError, InputError
 from normlab.schemes import depth_kernels
-from normlab.training import checkpoint
+from normlab.store import seal
 from normlab.training.record import Log, read_log
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,8 +41,7 @@ def forget_status(folder):
         body = json.loads(path.read_text())
         del body["state"]["status"], body["checksum"]
         body["state"]["log"] = body["state"]["log"]["size"]
-        body["checksum"] = checkpoint._digest(body)
-        path.write_text(json.dumps(body))
+        path.write_text(json.dumps(seal(body)))
 
 
 @pytest.mark.parametrize("version", ["now", "earlier"])
@@ -131,8 +130,7 @@ def rewrite(folder, change):
         body = json.loads(path.read_text())
         del body["checksum"]
         change(body)
-        body["checksum"] = checkpoint._digest(body)
-        path.write_text(json.dumps(body))
+        path.write_text(json.dumps(seal(body)))
 
 
 STATES = {

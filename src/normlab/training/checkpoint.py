@@ -26,7 +26,7 @@ from torch import Tensor
 
 from normlab.errors import DamagedError, InputError
 from normlab.files import naming, sync
-from normlab.store import Schema, damaged, inside, parse, read_object
+from normlab.store import Schema, check_seal, damaged, inside, parse, read_object, seal
 
 KEPT = 2
 REMEDY = "delete that folder to go on from the checkpoint before"
@@ -77,8 +77,7 @@ def save(folder: str | Path, step: int, groups: Mapping[str, Mapping[str, Tensor
         }
         raw = safetensors.torch.save(tensors)
         _write(aside / "tensors.safetensors", raw)
-        body = {"step": step, "sha256": hashlib.sha256(raw).hexdigest(), "state": dict(state)}
-        body["checksum"] = _digest(body)
+        body = seal({"step": step, "sha256": hashlib.sha256(raw).hexdigest(), "state": dict(state)})
         _write(aside / "state.json", json.dumps(body, indent=1).encode())
         sync(aside)
         if target.exists():  # the same step again, after a resume
@@ -114,8 +113,7 @@ def latest(folder: str | Path, *, accept: Callable[[Checkpoint], None] | None = 
 def _load(path: Path) -> Checkpoint:
     place = inside(path, "state.json")
     body = read_object(place, remedy=REMEDY, keys={"checksum": str, "step": int, "sha256": str, "state": dict})
-    if body.pop("checksum") != _digest(body):
-        raise damaged(place, "its checksum does not match", REMEDY)
+    check_seal(body, place, remedy=REMEDY)
     if f"step-{body['step']:09d}" != path.name:
         raise damaged(place, f"it is of step {body['step']}", REMEDY)
     place = inside(path, "tensors.safetensors")
@@ -133,10 +131,6 @@ def _present(folder: Path) -> list[tuple[int, Path]]:
     found = [(_STEP.fullmatch(path.name), path) for path in folder.glob("step-*")]
     steps = [(int(name[1]), path) for name, path in found if name and path.is_dir() and not path.is_symlink()]
     return sorted((step, path) for step, path in steps if path.name == f"step-{step:09d}")
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _write(path: Path, raw: bytes) -> None:

@@ -25,7 +25,7 @@ from normlab.errors import ConfigError
 from normlab.files import write_json
 from normlab.report.terminal import finite, progress
 from normlab.schemes import Scheme
-from normlab.store import damaged, inside
+from normlab.store import damaged, inside, seal
 from normlab.tasks import Batch, Task
 from normlab.training import checkpoint
 from normlab.training.averaging import BEMA
@@ -264,9 +264,10 @@ class Ensemble:
             checkpoint.save(folder / "checkpoint", self.step, {"model": model_weights, "average": averages}, {})
             status = "finished" if self.alive[i] else "diverged"
             origin = provenance(self.flat.device, self.configs[i].seed)
-            summary = finite({"status": status, **self.last[i], "weights": scores, **origin})
             self.logs[i].write({"kind": "end", "step": self.last[i]["step"], "status": status})
-            write_json(inside(folder, "summary.json"), summary)
+            mark = self.logs[i].sync().to_dict()
+            summary = finite({"status": status, **self.last[i], "weights": scores, **origin, "log": mark})
+            write_json(inside(folder, "summary.json"), seal(summary))
             summaries.append(summary)
             self.member(i)
         return summaries

@@ -26,7 +26,7 @@ from typing_extensions import Self
 from normlab.config import Config
 from normlab.files import write_json
 from normlab.report.terminal import finite, progress
-from normlab.store import inside
+from normlab.store import inside, seal
 from normlab.tasks import IGNORE, Batch, Task
 from normlab.training import checkpoint, optim
 from normlab.training.averaging import BEMA
@@ -256,8 +256,9 @@ class Trainer:
             **provenance(self.device, self.config.seed),
         }
         self.log.write({"kind": "end", "step": self.step, "status": self.status})
-        self._write("summary.json", finite(summary))
-        return finite(summary)
+        summary = finite({**summary, "log": self.log.sync().to_dict()})
+        self._write("summary.json", seal(summary))
+        return summary
 
     # -- alone or one of many processes (see `distributed`) ------------------------------------------------------------
     def _new_log(self) -> Log:

@@ -64,7 +64,9 @@ class RunTrainer(Trainer):
             if self.step in self.validated:
                 self.log.write({"kind": "validation", "step": self.step, "loss": self.mean_loss(self.curve)})
             if self.step in self.measured:
-                found = layer_measures(self.transformer, self._sample(), self._loss, prune=self.run_config.held_out.prune)
+                found = layer_measures(
+                    self.transformer, self._sample(), self._loss, prune=self.run_config.held_out.prune
+                )
                 self.log.write({"kind": "layers", "step": self.step, **found})
         self._begun = self._clock()
 
@@ -151,6 +153,8 @@ def run_folder(
     if is_stack(folder):
         return run_stack(folder, device=device, quiet=quiet)
     config = load(folder)
+    if (ended := read_run(folder)) is not None:  # nothing is written, and the folder may be read-only
+        return [ended]
     with locked(folder):
         if read_summary(folder) is None:
             check_data(folder.resolve().parent, config.task)
