@@ -28,6 +28,8 @@ except ImportError:  # not on Windows; runs there are not guarded against a seco
 
 POLL = 0.1  # seconds between two looks at a lock
 LOCK = ".lock"
+HEARTBEAT = ".heartbeat"
+BEAT = 5.0  # seconds
 Schema = TypeVar("Schema", bound=Config)
 
 
@@ -76,6 +78,53 @@ def locked(folder: str | Path, *, wait: float = math.inf) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def is_locked(folder: str | Path) -> bool:
+    """Is a process working here now?"""
+    if fcntl is None or not inside(folder, LOCK).exists():
+        return False
+    try:
+        handle = os.open(inside(folder, LOCK), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+class Heartbeat:
+    """A file whose time says when the work last went on; touched every few seconds at most, so that it costs nothing."""
+
+    def __init__(self, folder: Path, *, every: float = BEAT) -> None:
+        self.folder, self.every, self._last = folder, every, -math.inf
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        if now - self._last < self.every:
+            return
+        self._last = now
+        handle = open_inside(self.folder, HEARTBEAT, os.O_WRONLY)
+        try:
+            os.utime(handle)
+        finally:
+            os.close(handle)
+
+
+def last_beat(folder: str | Path) -> float | None:
+    """When the work here last went on (seconds since 1970), as far as its files tell; None where it has not begun."""
+    times = []
+    for name in (HEARTBEAT, "log.jsonl", "checkpoint"):
+        try:
+            times.append((Path(folder) / name).lstat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=None)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------

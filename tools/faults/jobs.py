@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.protocol import experiment
 from normlab.experiments.request import Request
 from normlab.experiments.runs.config import RunConfig
-from normlab.experiments.runs.folder import prepare
+from normlab.experiments.runs.folder import prepare, read_summary
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.runs.trainer import run_folder
 from normlab.experiments.stability.request import StabilityRequest
@@ -21,7 +20,7 @@ from normlab.experiments.sweep import Sweep
 from normlab.model import TransformerConfig
 from normlab.tasks import task
 from normlab.training import Schedule, TrainConfig
-from normlab.training.record import read_log
+from normlab.training.record import Log, LogMark, read_log
 
 SAME = ("status", "step", "loss", "grad_norm", "lr", "weights", "validation", "tokens")
 """Of a summary: what does not tell the time."""
@@ -89,13 +88,15 @@ JOBS = (
 
 
 def found(folder: Path) -> dict[str, object]:
-    """Every number that the runs below this folder have recorded."""
+    """Every number that the runs below this folder have recorded. Raises where a file is not as it was written."""
     result: dict[str, object] = {}
     for path in sorted(folder.rglob("summary.json")):
-        name = str(path.parent.relative_to(folder))
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        records = [r for r in read_log(path.parent / "log.jsonl") if r.get("kind") in MEASURED]
+        place = path.parent
+        summary = read_summary(place) or {}
+        Log(place / "log.jsonl").check(LogMark.from_dict(summary["log"]))
+        records = [r for r in read_log(place / "log.jsonl") if r.get("kind") in MEASURED]
         for record in records:
             record.pop("seconds", None)
+        name = str(place.relative_to(folder))
         result[name] = {"summary": {key: summary.get(key) for key in SAME}, "log": records}
     return result

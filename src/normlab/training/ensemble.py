@@ -25,7 +25,7 @@ from normlab.errors import ConfigError
 from normlab.files import write_json
 from normlab.report.terminal import finite, progress
 from normlab.schemes import Scheme
-from normlab.store import damaged, inside, seal
+from normlab.store import Heartbeat, damaged, inside, seal
 from normlab.tasks import Batch, Task
 from normlab.training import checkpoint
 from normlab.training.averaging import BEMA
@@ -162,9 +162,11 @@ class Ensemble:
                 log.close()
 
     def _train(self, stopped: list[int]) -> None:
+        heartbeat = Heartbeat(self.folder)
         left = range(self.step, self.shared.steps if self.alive.any() else 0)
         for _ in progress(left, what=f"{len(self.models)} models at once", quiet=self.quiet or not left):
             self._one()
+            heartbeat.beat()
             if stopped or (self.step % self.shared.checkpoint_every == 0 and self.step < self.shared.steps):
                 self.save()
             if stopped or not self.alive.any():

@@ -26,7 +26,7 @@ from typing_extensions import Self
 from normlab.config import Config
 from normlab.files import write_json
 from normlab.report.terminal import finite, progress
-from normlab.store import inside, seal
+from normlab.store import Heartbeat, inside, seal
 from normlab.tasks import IGNORE, Batch, Task
 from normlab.training import checkpoint, optim
 from normlab.training.averaging import BEMA
@@ -147,6 +147,7 @@ class Trainer:
         """Train and return the summary (also in summary.json). Raises KeyboardInterrupt after saving on Ctrl-C."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = self._new_log()
+        self.heartbeat = Heartbeat(self.folder)
         self._resume()
         self.log.open()
         try:
@@ -168,6 +169,7 @@ class Trainer:
         for _ in progress(left, what=f"{self.folder.name}: training", quiet=self.quiet or not left):
             self.last = self._one()
             self.seconds = time.monotonic() - begun
+            self.heartbeat.beat()
             self._watch()
             self.observe()
             if self.step % config.log_every == 0 or self.step == config.steps or self.status == "diverged":

@@ -180,3 +180,13 @@ def test_a_worker_whose_driver_died_while_it_was_starting_leaves(tmp_path):
     finally:
         worker.kill()
         worker.communicate()
+
+
+def test_a_run_without_progress_is_ended_retried_and_recorded(tmp_path):
+    """Somebody else holds its lock for good: the worker waits, and nothing happens."""
+    folder = prepare(tmp_path / "stuck", tiny())
+    with locked(folder), LocalExecutor(workers=1, retries=1, silence=1.0) as executor:
+        (outcome,) = executor.run([folder])
+    assert outcome.error == "it made no progress for 1 s and was ended"
+    with LocalExecutor(workers=1) as executor:
+        assert [outcome.error for outcome in executor.run([folder])] == [None]

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from tests.experiments.tiny import alone, tiny
 
 from normlab.errors import ConfigError, InputError
 from normlab.experiments.runs.config import RunConfig
@@ -17,6 +16,7 @@ from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import task
 from normlab.tasks.max_retrieval import ItemEmbedding
 from normlab.training.record import read_log
+from tests.experiments.tiny import alone, tiny
 
 
 def test_config_round_trip(tmp_path):
