@@ -104,7 +104,7 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
                 source, config=config, trust_remote_code=remote_code, dtype=torch.float32,
                 use_safetensors=None if allow_pickle else True, output_loading_info=True,
             )  # fmt: skip
-        unused = check_weights(model, info, source=source)
+        check_weights(model, info, source=source)
     except NormlabError:
         raise
     except pickle.UnpicklingError:
@@ -116,8 +116,6 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
     notes = [guessed[1]] if guessed else []
     if getattr(config, "is_encoder_decoder", False):
         notes.append("the encoder alone was read; the decoder half is not traced")
-    else:
-        notes += unused
     tokenizer = _tokenizer(transformers, source, config if guessed else None, remote_code=remote_code)
     return Loaded(name, model.eval(), tokenizer, notes)
 

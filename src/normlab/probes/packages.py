@@ -145,14 +145,14 @@ def _names(path: Path) -> list[str]:
         with safe_open(path, framework="pt") as file:
             return list(file.keys())
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{str(path)!r} is not a file of safetensors: {error}") from None
+        raise InputError(f"{str(path)!r} could not be loaded, since it is not a file of safetensors: {error}") from None
 
 
-def check_weights(model: torch.nn.Module, info: Mapping[str, Any], *, source: str) -> list[str]:
+def check_weights(model: torch.nn.Module, info: Mapping[str, Any], *, source: str) -> None:
     """Refuse a model that is not the one in the file: weights that were not there are random numbers.
 
-    `info` is what from_pretrained says of its loading. Returns notes on what does no harm: a pooler that is missing, a
-    head or a decoder that is not read.
+    `info` is what from_pretrained says of its loading. What is not measured may be missing (a pooler) or unused (another
+    head, a decoder).
     """
     missing, unused = (sorted(map(str, info.get(key) or ())) for key in ("missing_keys", "unexpected_keys"))
     compiled = [name for name in unused if "_orig_mod." in name]
@@ -176,8 +176,6 @@ def check_weights(model: torch.nn.Module, info: Mapping[str, Any], *, source: st
             f"{source!r} has {len(more)} weights of layers that its config.json does not know ({_some(more)}): the model "
             "would be cut short; use the config.json that belongs to these weights"
         )
-    notes = [f"not in the file, and not measured: {_some(missing)}"] if missing else []
-    return [*notes, f"{len(unused)} weights of the file are not used: {_some(unused)}"] if unused else notes
 
 
 def _unnumbered(name: str) -> str:

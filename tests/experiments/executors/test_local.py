@@ -127,8 +127,9 @@ def test_vanished_data_is_a_sentence_and_the_rest_stays(tmp_path):
 def test_two_drivers_in_one_folder(tmp_path):
     sweep = Sweep(tmp_path, LocalExecutor(workers=1), quiet=True)
     with locked(tmp_path), pytest.raises(InputError, match="another process is working in"):
-        sweep.run({}, what="test")
-    assert sweep.run({}, what="test") == []
+        sweep.run({"a": tiny()}, what="test")
+    with locked(tmp_path):
+        assert sweep.run({}, what="test") == []  # nothing to do, nothing to hold
 
 
 def test_bad_executors():
