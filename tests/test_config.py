@@ -154,7 +154,7 @@ def test_every_default_config_survives_yaml_and_overrides():
     [
         ("dim: 2020-13-45", "cannot be read as YAML"),
         ("dim: " + "9" * 5000, "cannot be read as YAML"),
-        ("a: &x [*x]", "more than 200000 values"),
+        ("a: &x [*x]", "more than 20000 values"),
         ("[" * 2000, "YAML"),
         ("dim: 3\ndim: 4", "'dim' is given twice"),
         ("1: 2", "are words"),
@@ -212,13 +212,13 @@ def bomb(levels):
     [
         bomb(9),
         "a: &a [*a]",
-        "a: &a {b: 1}\n" + "c: {<<: [" + ", ".join(["*a"] * 150_000) + "]}",
-        "[" + "0," * 250_000 + "]",
+        "a: &a {b: 1}\n" + "c: {<<: [" + ", ".join(["*a"] * 15_000) + "]}",
+        "[" + "0," * 25_000 + "]",
     ],
     ids=["aliases", "itself", "merges", "plain"],
 )
 def test_more_values_than_anybody_writes_are_refused(text):
-    with pytest.raises(ConfigError, match="more than 200000 values"):
+    with pytest.raises(ConfigError, match="more than 20000 values"):
         load_yaml(text)
 
 

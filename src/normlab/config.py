@@ -38,11 +38,11 @@ class _Loader(yaml.SafeLoader):
         self._count += 1
         node = super().compose_node(parent, index)
         if alias:
-            self._count += self._sizes.get(id(node), LIMITS.config_values)
+            self._count += self._sizes.get(id(node), LIMITS.yaml_values)
         else:
             self._sizes[id(node)] = self._count - before
-        if self._count > LIMITS.config_values:
-            many = f"it holds more than {LIMITS.config_values} values, with aliases written out"
+        if self._count > LIMITS.yaml_values:
+            many = f"it holds more than {LIMITS.yaml_values} values, with aliases written out"
             raise yaml.composer.ComposerError(None, None, many, node.start_mark if node else None)
         return node
 
@@ -62,8 +62,8 @@ _Loader.add_implicit_resolver(
 
 
 def load_yaml(text: str, *, source: str = "the YAML text") -> Any:
-    if len(text) > LIMITS.config_bytes:
-        raise ConfigError(f"{source} is longer than the {LIMITS.config_bytes >> 20} MB that a configuration may have")
+    if len(text) > LIMITS.yaml_bytes:
+        raise ConfigError(f"{source} is longer than the {LIMITS.yaml_bytes >> 20} MB that a configuration may have")
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except yaml.YAMLError as error:
@@ -129,7 +129,7 @@ class Config(BaseModel):
     def from_file(cls, path: str | Path) -> Self:
         """Read a .yaml, .yml or .json file."""
         try:
-            text = read_text(path, what=f"the {cls.what} file", most=LIMITS.config_bytes)
+            text = read_text(path, what=f"the {cls.what} file", most=LIMITS.yaml_bytes)
         except InputError as error:
             raise ConfigError(str(error)) from None
         return cls.from_yaml(text, source=str(path))  # JSON is YAML

@@ -32,8 +32,9 @@ NEW = 2.0  # seconds: a temporary file may be this young before its writer holds
 class Limits:
     """The most that is taken from outside. What is larger is refused in one sentence, before it costs memory or time."""
 
-    config_bytes: int = 16 * MEGABYTE  # a configuration: YAML or JSON
-    config_values: int = 200_000  # values in it, with every alias written out
+    config_bytes: int = 16 * MEGABYTE  # a configuration of a model from outside: JSON
+    yaml_bytes: int = MEGABYTE  # a configuration of ours: YAML, which takes a second for every 20,000 values
+    yaml_values: int = 20_000  # values in it, with every alias written out
     text_bytes: int = 512 * MEGABYTE  # a text to train on, which is held in memory
     sample_bytes: int = 16 * MEGABYTE  # of a text to diagnose with: what lies behind is not read
     record_bytes: int = 1024 * MEGABYTE  # a log, or another record that we wrote

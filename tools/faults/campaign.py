@@ -31,6 +31,8 @@ class Ground:
     def __post_init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix=f"faults-{self.job.name}-"))
         self.log = self.home / "said"
+        # Once here, so that no child has to load and to warm up anything: each is a fork of this process.
+        self.job.run(self.home / "warm")
         whole = self.home / "whole"
         self.operations = counted(partial(self.job.run, whole), self.log)
         self.expected = found(whole)

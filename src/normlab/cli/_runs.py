@@ -24,7 +24,7 @@ def load_run(source: str) -> Loaded:
     from normlab.training import checkpoint
 
     folder = Path(source)
-    text = read_text(folder / "config.yaml", what="the configuration", most=LIMITS.config_bytes)
+    text = read_text(folder / "config.yaml", what="the configuration", most=LIMITS.yaml_bytes)
     values = load_yaml(text, source=str(folder / "config.yaml"))
     section = values.get("model", values) if isinstance(values, dict) else None
     if not isinstance(section, dict):

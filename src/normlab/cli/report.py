@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _show(state: SweepProgress) -> None:
     """Nothing is said of a sweep that has come to its end."""
     from normlab.experiments.progress import rows
-    from normlab.report.terminal import console, table
+    from normlab.report import console, table
 
     if not state.complete:
         console().print(table(rows(state.runs), title=state.sentence()))

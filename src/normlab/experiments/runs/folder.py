@@ -102,7 +102,7 @@ def is_run(folder: str | Path) -> bool:
     """Does `config.yaml` there describe a run of normlab's, of any format? Without a sentence where it does not."""
     path = Path(folder) / "config.yaml"
     try:
-        values = load_yaml(read_text(path, what="the file", most=LIMITS.config_bytes), source=str(path))
+        values = load_yaml(read_text(path, what="the file", most=LIMITS.yaml_bytes), source=str(path))
     except (InputError, ConfigError):
         return False
     return isinstance(values, dict) and {"model", "train", "score"} <= set(upgraded(values))
