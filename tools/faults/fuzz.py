@@ -22,7 +22,7 @@ from normlab.errors import NormlabError
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import load as load_run
 from normlab.model import TransformerConfig
-from normlab.probes import packages, texts
+from normlab.probes.inputs import packages, texts
 from normlab.store import seal
 from normlab.tasks import task
 from normlab.training import TrainConfig, checkpoint
