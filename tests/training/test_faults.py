@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +10,7 @@ from normlab.errors import DamagedError, InputError
 from normlab.schemes import depth_kernels
 from normlab.store import seal
 from normlab.training.record import Log, read_log
-
-sys.path.insert(0, str(Path(__file__).parent))
-from test_loop import losses, make
+from tests.training.test_loop import losses, make
 
 
 class Killed(BaseException):
