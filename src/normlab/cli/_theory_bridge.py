@@ -93,7 +93,7 @@ def _own(folder: str, schemes: str, tokens: int, text: Path | None, seed: int) -
     from normlab.dynamics.bridge import bridge, random_tokens
     from normlab.errors import InputError
     from normlab.probes.inputs.runs import load_run
-    from normlab.probes.inputs.texts import tokenize
+    from normlab.probes.inputs.texts import read_text, tokenize
 
     loaded = load_run(folder)
     model: Any = loaded.model
@@ -102,7 +102,7 @@ def _own(folder: str, schemes: str, tokens: int, text: Path | None, seed: int) -
         raise InputError(f"--schemes {schemes}: this run was trained with {name}; leave the option out")
     ids = random_tokens(model.config.vocab_size, batch=2, length=tokens, seed=seed)
     if text is not None:
-        found = tokenize(loaded, text.read_text(encoding="utf-8")).flatten()
+        found = tokenize(loaded, read_text(text)).flatten()
         if len(found) < 2:
             raise InputError(f"--text {text}: {len(found)} tokens; two or more are needed to have an angle")
         length = min(tokens, len(found))
@@ -113,7 +113,9 @@ def _own(folder: str, schemes: str, tokens: int, text: Path | None, seed: int) -
 def _foreign(model: str, schemes: str, causal: bool, tokens: int, text: Path | None, seed: int) -> Any:
     from normlab.dynamics.bridge import bridge, random_tokens
     from normlab.dynamics.fields import field_name
-    from normlab.errors import InputError, require
+    from normlab.errors import InputError, NormlabError, require
+    from normlab.probes.inputs.packages import check_weights
+    from normlab.probes.inputs.texts import read_text
 
     if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
         raise InputError(f"there is no folder {model!r}; pass a normlab run, a model folder or a Hugging Face name")
@@ -123,12 +125,18 @@ def _foreign(model: str, schemes: str, causal: bool, tokens: int, text: Path | N
         )
     name = field_name(schemes)
     transformers = require("transformers", extra="hf", purpose="a Hugging Face model")
+    words = None if text is None else read_text(text)
     try:
-        network = transformers.AutoModel.from_pretrained(model, trust_remote_code=False, use_safetensors=True)
+        network, info = transformers.AutoModel.from_pretrained(
+            model, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        )
+        check_weights(network, info, source=model)
         ids = random_tokens(network.config.vocab_size, batch=2, length=tokens, seed=seed)
-        if text is not None:
+        if words is not None:
             encoder = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-            ids = encoder(text.read_text(encoding="utf-8"), return_tensors="pt")["input_ids"][:, :tokens]
+            ids = encoder(words, return_tensors="pt")["input_ids"][:, :tokens]
+    except NormlabError:
+        raise
     except (OSError, ValueError, ImportError) as error:
         raise InputError(f"cannot load the model {model!r}: {str(error).splitlines()[0]}") from None
     return bridge(network, ids, scheme=name, causal=causal)

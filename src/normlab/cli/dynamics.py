@@ -100,12 +100,9 @@ def _check_preset(preset: str, context: typer.Context) -> None:
 
 
 def _read(path: Path | None) -> str | None:
-    from normlab.errors import InputError
+    from normlab.files import LIMITS, read_text
 
-    try:
-        return None if path is None else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the text file {str(path)!r}: {error}") from None
+    return None if path is None else read_text(path, what="the text file", most=LIMITS.sample_bytes, cut=True)
 
 
 def _write(found: Any, fields: list[Any], setting: Any, notes: list[str], out: Path) -> Path:

@@ -13,8 +13,9 @@ from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import load, read_summary
 from normlab.experiments.runs.measured import context_free
 from normlab.results import pick
+from normlab.store import inside, parse
 from normlab.training.loop import WEIGHTS
-from normlab.training.record import read_log
+from normlab.training.record import Log, LogMark, read_log
 
 Numbers = list[float]
 Gaps = list[float | None]
@@ -88,6 +89,8 @@ class Summary:
     threads: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    log: Mapping[str, Any] | None = None
 
     def averaged(self, kind: str) -> float | None:
         """The held-out loss of the averaged weights."""
@@ -139,7 +142,11 @@ class FinishedRun:
 
     @cached_property
     def _log(self) -> list[dict[str, Any]]:
-        return read_log(self.folder / "log.jsonl")
+        path = inside(self.folder, "log.jsonl")
+        if self.summary.log is not None:
+            remedy = "restore it, or delete summary.json and the checkpoint to train the run again"
+            Log(path).check(parse(LogMark, self.summary.log, path=self.folder / "summary.json", remedy=remedy))
+        return read_log(path)
 
     def _records(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self._log if record.get("kind") == kind]

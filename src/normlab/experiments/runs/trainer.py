@@ -154,6 +154,8 @@ def run_folder(
     if is_stack(folder):
         return run_stack(folder, device=device, quiet=quiet)
     config = load(folder)
+    if (ended := read_run(folder)) is not None:  # nothing is written, and the folder may be read-only
+        return [ended]
     with locked(folder):
         if read_summary(folder) is None:
             check_data(folder.resolve().parent, config.task)
