@@ -66,6 +66,15 @@ class Paired:
         return p is not None and p < 0.05
 
     @property
+    def lower(self) -> bool:
+        """Established to lie below zero."""
+        return self.significant and self.mean is not None and self.mean < 0
+
+    @property
+    def higher(self) -> bool:
+        return self.significant and self.mean is not None and self.mean > 0
+
+    @property
     def half_width(self) -> float | None:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic.config import JsonDict
 from typing_extensions import Self
 
 from normlab.config import Config, load_yaml
@@ -35,7 +36,7 @@ else:
 
 def option(default: Any, help: str, *, flag: str | None = None, **limits: Any) -> Any:
     """A field that is an option of the command line. `flag`: its name there, where that is not the field's."""
-    extra = {"option": flag or ""}
+    extra: JsonDict = {"option": flag or ""}
     if callable(default):
         return Field(default_factory=default, description=help, json_schema_extra=extra, **limits)
     return Field(default=default, description=help, json_schema_extra=extra, **limits)
@@ -82,8 +83,9 @@ def task_of(text: str | None) -> AnyTask:
 def task_text(task: AnyTask) -> str:
     """The words that `task_of` makes this task from."""
     values = task.to_dict()
-    if task.name == "text" and values.get("path") and type(task)(path=values["path"]) == task:
-        return str(values["path"])
+    path = values.get("path")
+    if path and type(task).from_dict({"task": task.name, "path": path}) == task:
+        return str(path)
     plain = type(task)().to_dict()
     changed = [f"{key}={value}" for key, value in values.items() if key != "task" and value != plain.get(key)]
     return f"{task.name}({', '.join(changed)})" if changed else task.name
@@ -98,3 +100,6 @@ def assignments(pairs: list[str], *, source: str) -> dict[str, Any]:
             raise ConfigError(f"{source} takes key=value, for example vocab=64; {pair!r} is not")
         found[key.strip()] = load_yaml(value, source=f"{source}, {key.strip()!r}")
     return found
+
+
+__all__ = ["AnyTask", "Request", "assignments", "option", "shipped_text", "task_of", "task_text"]

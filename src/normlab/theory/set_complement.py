@@ -133,7 +133,18 @@ def gap_for(tv: float, s: int, v: int) -> float:
     return float(torch.log(torch.tensor(s * (1 - tv) / (tv * (v - s)), dtype=F64)))
 
 
-def calibrated(v: int, tv: float = 0.01, s: int | None = None) -> list[dict[str, float]]:
+@dataclass(frozen=True)
+class CalibratedLaws:
+    """Both laws at one length: gap and total variation, without and with a norm."""
+
+    length: int
+    gap: float
+    gap_with_norm: float
+    tv: float
+    tv_with_norm: float
+
+
+def calibrated(v: int, tv: float = 0.01, s: int | None = None) -> list[CalibratedLaws]:
     """Both laws brought to the same total variation at one length (default v/4): the rows of the comparison."""
     s = s or max(v // 4, 1)
     need = gap_for(tv, s, v)
@@ -143,13 +154,13 @@ def calibrated(v: int, tv: float = 0.01, s: int | None = None) -> list[dict[str,
     for length in range(1, v):
         plain, normed = gap(length, c), gap_with_norm(length, v, gain)
         rows.append(
-            {
-                "length": length,
-                "gap": float(plain),
-                "gap_with_norm": float(normed),
-                "tv": float(total_variation(length, v, plain)),
-                "tv_with_norm": float(total_variation(length, v, normed)),
-            }
+            CalibratedLaws(
+                length=length,
+                gap=float(plain),
+                gap_with_norm=float(normed),
+                tv=float(total_variation(length, v, plain)),
+                tv_with_norm=float(total_variation(length, v, normed)),
+            )
         )
     return rows
 

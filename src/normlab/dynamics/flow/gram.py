@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normlab.dynamics.batch import Rules, pairwise
 from normlab.dynamics.fields import Field
-from normlab.dynamics.solver import Rhs
+from normlab.dynamics.flow.batch import Rules, pairwise
+from normlab.dynamics.flow.solver import Rhs
 
 
 class GramSystem:

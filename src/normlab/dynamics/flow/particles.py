@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normlab.dynamics.batch import Rules
 from normlab.dynamics.fields import Field
-from normlab.dynamics.solver import Rhs
-from normlab.dynamics.starts import unit
-from normlab.dynamics.weights import Draw, Weights, attend, feed_forward
+from normlab.dynamics.flow.batch import Rules
+from normlab.dynamics.flow.solver import Rhs
+from normlab.dynamics.flow.starts import unit
+from normlab.dynamics.flow.weights import Draw, Weights, attend, feed_forward
 
 
 class ParticleSystem:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normlab.dynamics.fields import Custom, Field, scheme_field
-from normlab.dynamics.solver import Tolerance, integrate
+from normlab.dynamics.flow.solver import Tolerance, integrate
 from normlab.errors import ConfigError
 
 LEVELS = (0.1, 0.5, 0.9, 0.99)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normlab.errors import ConfigError
+from normlab.errors import ConfigError, unknown
 
 KINDS = ("identity", "random", "fresh")
 
@@ -39,8 +39,6 @@ class Draw:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            from normlab.errors import unknown
-
             raise ConfigError(unknown("kind of weights", self.kind, KINDS))
         if self.heads < 1 or self.d % self.heads:
             raise ConfigError(f"{self.heads} heads do not divide d = {self.d}")

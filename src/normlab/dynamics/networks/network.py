@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from normlab.dynamics.fields import Custom, Field, Stage, scheme_field
-from normlab.dynamics.simulate import Setting, start_tokens
-from normlab.dynamics.weights import Draw, Weights
+from normlab.dynamics.flow.simulate import Setting, start_tokens
+from normlab.dynamics.flow.weights import Draw, Weights
 from normlab.errors import UnsupportedError
 
 

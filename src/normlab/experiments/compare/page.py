@@ -10,13 +10,13 @@ from itertools import pairwise
 from normlab.experiments.compare.result import MARKS, Claim, Comparison, Curve, LayerMeans, SchemeRow, SettingResult
 from normlab.experiments.runs.records import Gaps
 from normlab.report import Page
-from normlab.report.colours import PALETTE
-from normlab.report.figures import heatmaps, line, small_multiples
+from normlab.report.colours import THEORY, scheme_colours
+from normlab.report.figures import Trace, figure, heatmaps, line, small_multiples
+from normlab.report.figures import theory as predicted
 from normlab.report.terminal import show
 from normlab.results import Plain, as_row, flat, page_of
 
 BYTES = 2**20
-Trace = dict[str, object]
 Line = dict[str, Plain]
 Draw = Callable[[SchemeRow], list[Trace]]
 Of = Callable[[LayerMeans], Gaps | None]
@@ -116,7 +116,7 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
     for name, text in setting.statements.items():
         row = next(r for r in rows if r.scheme == name)
         test = row.difference
-        style = "note" if not test.significant else "good" if test.mean < 0 else "warn"
+        style = "good" if test.lower else "warn" if test.higher else "note"
         page.text(text, style="bad" if row.mean is None else style if name != setting.baseline else "note")
     _claims(page, setting, tag, slug)
     alive = [row for row in rows if any(row.layers[mark].magnitude for mark in MARKS)]
@@ -140,37 +140,40 @@ def _claims(page: Page, setting: SettingResult, tag: str, slug: str) -> None:
 def _training(page: Page, setting: SettingResult, tag: str) -> None:
     rows, base = setting.schemes, setting.baseline
     page.heading(f"Training{tag}")
+    colours = scheme_colours(row.scheme for row in rows)
     rates = [
-        {**line([r.lr for r in row.rates], [r.mean for r in row.rates], row.scheme, i),
-         "mode": "lines+markers"}
-        for i, row in enumerate(rows)
-    ]  # fmt: skip
-    layout = {
-        "xaxis": {"type": "log", "title": {"text": "learning rate"}},
-        "yaxis": {"title": {"text": "held-out loss"}},
-    }
-    page.figure({"data": rates, "layout": layout}, caption="Held-out loss against the learning rate (seed 0). A gap: "
-                "the run diverged. The flatter the bottom, the less the rate matters.")  # fmt: skip
-    curves = {row.scheme: _curves(row.curve, "this scheme", 0) for row in rows}
+        line(
+            [r.lr for r in row.rates],
+            [r.mean for r in row.rates],
+            row.scheme,
+            colours[row.scheme],
+            mode="lines+markers",
+        )
+        for row in rows
+    ]
+    drawn = figure(rates, x="learning rate", y="held-out loss", log_x=True)
+    page.figure(drawn, caption="Held-out loss against the learning rate (seed 0). A gap: the run diverged. The flatter the "
+                "bottom, the less the rate matters.")  # fmt: skip
+    curves = {row.scheme: _curves(row.curve, "this scheme", colours[row.scheme]) for row in rows}
     for name, traces in curves.items():
         if name != base:
-            traces[:0] = _curves(setting.reference.curve, base, 6)
-    figure, height = small_multiples(curves, x="step", y="held-out loss")
-    page.figure(figure, height=height, caption=f"Held-out loss while training, a line per seed; grey: {base}.")
+            traces[:0] = _curves(setting.reference.curve, base, THEORY)
+    drawn, height = small_multiples(curves, x="step", y="held-out loss")
+    page.figure(drawn, height=height, caption=f"Held-out loss while training, a line per seed; grey: {base}.")
     gaps = {
         row.scheme: [line([p[0] for p in gap], [p[1] for p in gap], f"seed {s}", int(s))
                         for s, gap in row.decay_gap.seeds.items()]
         for row in rows if row.scheme != base
     }  # fmt: skip
     if gaps:
-        figure, height = small_multiples(gaps, x="step", y=f"loss - {base}'s")
+        drawn, height = small_multiples(gaps, x="step", y=f"loss - {base}'s")
         page.figure(
-            figure, height=height, caption=f"The gap to {base} through the decay of the learning rate, a line per seed."
+            drawn, height=height, caption=f"The gap to {base} through the decay of the learning rate, a line per seed."
         )
 
 
-def _curves(curves: Mapping[int, Curve], name: str, color: int) -> list[Trace]:
-    return [line(c.step, c.loss, name, color, width=1.5) for c in curves.values()]
+def _curves(curves: Mapping[int, Curve], name: str, colour: str) -> list[Trace]:
+    return [line(c.step, c.loss, name, colour, width=1.5) for c in curves.values()]
 
 
 def _layers(page: Page, rows: Sequence[SchemeRow], depth: int, tag: str) -> None:
@@ -185,8 +188,8 @@ def _layers(page: Page, rows: Sequence[SchemeRow], depth: int, tag: str) -> None
             if lines:
                 panels[row.scheme] = lines
         if panels:
-            figure, height = small_multiples(panels, x=x, y=y, log_y=log)
-            page.figure(figure, height=height, caption=caption)
+            drawn, height = small_multiples(panels, x=x, y=y, log_y=log)
+            page.figure(drawn, height=height, caption=caption)
 
     draw(
         lambda found: found.magnitude, "rms of the stream", "Magnitude of what each branch reads, before its norm; the last "
@@ -216,10 +219,10 @@ def _layers(page: Page, rows: Sequence[SchemeRow], depth: int, tag: str) -> None
     draw(lambda found: found.prune, "loss", "Loss after removing the k least useful layers.", x="layers removed")
     mixings = {row.scheme: m for row in rows if (m := row.layers["end"].mixing)}
     if mixings:
-        figure, height = heatmaps(
+        drawn, height = heatmaps(
             {k: [[v if v is None else abs(v) for v in r] for r in m] for k, m in mixings.items()}, x="source", y="read"
         )
-        page.figure(figure, height=height, caption="Depth mixing at the end of training: |M[l, i]|, how much of source i "
+        page.figure(drawn, height=height, caption="Depth mixing at the end of training: |M[l, i]|, how much of source i "
                     "(0: the embedding) read l holds. Schemes that norm the stream itself have no such matrix.")  # fmt: skip
 
 
@@ -231,10 +234,10 @@ def _growth_theory(row: SchemeRow) -> list[Trace]:
     shape = [math.sqrt(value) for value in law if isinstance(value, float) and value > 0]
     if measured and len(known) == len(measured) and len(shape) == len(law):
         scale = math.exp(sum(math.log(m / s) for m, s in zip(known, shape, strict=True)) / len(shape))
-        lines.append(line(range(len(shape)), [scale * s for s in shape], "law at the start", 6, dash="dot"))
+        lines.append(predicted(range(len(shape)), [scale * s for s in shape], "law at the start"))
     independent = row.layers["end"].independent
     if independent:
-        lines.append(line(range(len(independent)), independent, "end, if orthogonal", 6, dash="dash", width=1.2))
+        lines.append(predicted(range(len(independent)), independent, "end, if orthogonal", dash="dash"))
     return lines
 
 
@@ -244,7 +247,7 @@ def _contribution_theory(row: SchemeRow) -> list[Trace]:
     if len(law) < len(row.law) or any(b <= a for a, b in pairwise(law)):
         return []
     shares = [math.sqrt((b - a) / a) for a, b in pairwise(law)]
-    return [line(range(len(shares)), shares, "law at the start", 6, dash="dot")]
+    return [predicted(range(len(shares)), shares, "law at the start")]
 
 
 def _gradient_theory(row: SchemeRow, depth: int) -> list[Trace]:
@@ -252,7 +255,7 @@ def _gradient_theory(row: SchemeRow, depth: int) -> list[Trace]:
     if power is None:
         return []
     sizes = [power ** ((depth - l) / 2) for l in range(1, depth + 1)]
-    return [line(range(depth), [s / sum(sizes) for s in sizes], "law at the start", 6, dash="dot")]
+    return [predicted(range(depth), [s / sum(sizes) for s in sizes], "law at the start")]
 
 
 def _downloads(page: Page, rows: Sequence[SchemeRow], slug: str) -> None:
@@ -290,6 +293,3 @@ def claim_row(claim: Claim) -> Line:
         "mean (95 %)": "-" if claim.mean is None else f"{show(claim.mean)}{reach}",
         "the number": f"{claim.number}{reason}",
     }  # fmt: skip
-
-
-assert len(PALETTE) > 6  # theory is drawn in the palette's grey

@@ -20,7 +20,7 @@ def statement(row: SchemeRow, base: SchemeRow) -> str:
     if row is base:
         return f"{name} is the baseline: loss {row.mean:.4f} at its best learning rate {row.lr:.2g}.{note}"
     lost = f" {row.diverged} of its {len(row.losses)} seeds diverged." if row.diverged else ""
-    if test.n == 0:
+    if test.mean is None:
         return f"{name} shares no finished seed with {reference}: nothing can be said.{lost}{note}"
     size = f"{abs(test.mean):.4f} {'below' if test.mean < 0 else 'above'} {reference}"
     if test.p is None:
@@ -92,8 +92,8 @@ def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     one = f"At {where} and {seeds} seed{'s' * (seeds != 1)}, {lowest}."
     if first.learned is False:
         one = f"{one[:-1]}, which is not below the loss of single tokens: no scheme learned more than frequencies."
-    better = [r.scheme for r in alive if r.scheme != base and r.difference.significant and r.difference.mean < 0]
-    worse = [r.scheme for r in alive if r.scheme != base and r.difference.significant and r.difference.mean > 0]
+    better = [r.scheme for r in alive if r.scheme != base and r.difference.lower]
+    worse = [r.scheme for r in alive if r.scheme != base and r.difference.higher]
     maybe = [r.scheme for r in alive if r.scheme != base and suggested(r.difference)]
     reference = next(row for row in rows if row.scheme == base)
     untested: dict[str, list[str]] = {}
@@ -105,7 +105,7 @@ def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     parts = [f"{', '.join(better)} better than {base}"] if better else []
     parts += [f"{', '.join(worse)} worse than {base}"] if worse else []
     for side, word in ((-1, "better"), (1, "worse")):
-        some = [r.scheme for r in alive if r.scheme in maybe and r.difference.mean * side > 0]
+        some = [r.scheme for r in alive if r.scheme in maybe and (r.difference.mean or 0.0) * side > 0]
         parts += [f"suggested to be {word}, not established: {', '.join(some)}"] if some else []
     parts += [f"no difference from {base} found for {', '.join(same)}"] if same else []
     parts += [f"no test of {', '.join(names)} ({why})" for why, names in untested.items()]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from normlab.experiments.compare.page import claim_row, more_rows, names_of, summary_rows
 from normlab.experiments.compare.result import Comparison
-from normlab.report.terminal import show
+from normlab.report.tables import csv_text, markdown_table
 from normlab.results import flat
 
 DROPPED = ("tokens/s", "peak MB")  # of the machine as it was
@@ -25,28 +23,15 @@ def markdown(result: Comparison) -> str:
         parts.append(" ".join(setting.answer))
         if floor is not None:
             parts.append(f"Single tokens alone give {floor:.3f}.")
-        parts.append(table(summary_rows(setting)))
+        parts.append(markdown_table(summary_rows(setting)))
         more = more_rows(setting)
-        parts.append(table(more, [column for column in more[0] if column not in DROPPED]))
+        parts.append(markdown_table(more, [column for column in more[0] if column not in DROPPED]))
         parts.append("\n".join(f"- {text}" for text in setting.statements.values()))
         if setting.claims:
-            parts.append(table([claim_row(claim) for claim in setting.claims]))
+            parts.append(markdown_table([claim_row(claim) for claim in setting.claims]))
     return "\n\n".join(parts) + "\n"
-
-
-def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> str:
-    """Rows as a table of Markdown."""
-    names = list(columns or rows[0])
-    body = ["| " + " | ".join(show(row[name]).replace("|", "\\|") for name in names) + " |" for row in rows]
-    return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *body])
 
 
 def runs_csv(runs: Sequence[object]) -> str:
     """Every run on a line: scheme, depth, rate, seed, loss, cost."""
-    rows = [flat(run) for run in runs]
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text([flat(run) for run in runs])

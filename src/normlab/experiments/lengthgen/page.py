@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from normlab.experiments.lengthgen.result import ARM, METRICS, Arm, LengthGeneralization, ScoreRow, SummaryRow
 from normlab.report import Page, console, table
+from normlab.report.colours import scheme_colours
+from normlab.report.figures import Figure, Trace, band, figure, line, theory, vertical
+from normlab.report.tables import csv_text
 from normlab.results import Plain, as_row, page_of
 
 SHOWN = "raw"
@@ -19,17 +20,10 @@ CURVES = {
     "attention_entropy": "Attention entropy / log(length)",
     "attention_rms": "RMS of the attention output",
 }
-COLOURS = ("#4269d0", "#ff725c", "#6cc5b0", "#efb118", "#a463f2", "#97bbf5", "#9c6b4e", "#3ca951")
-Trace = dict[str, object]
 
 
 def to_csv(rows: Sequence[ScoreRow]) -> str:
-    head = [*ARM, "seed", "weights", "length", "status", *METRICS]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(as_row(row) for row in rows)
-    return text.getvalue()
+    return csv_text(_lines(rows), [*ARM, "seed", "weights", "length", "status", *METRICS])
 
 
 def _lines(rows: Sequence[object]) -> list[dict[str, Plain]]:
@@ -104,38 +98,22 @@ def _curves(result: LengthGeneralization, metric: str) -> dict[str, list[Summary
     return {name(arm): points for arm, points in lines.items()}
 
 
-def _figure(result: LengthGeneralization, metric: str, title: str) -> dict[str, object]:
+def _figure(result: LengthGeneralization, metric: str, title: str) -> Figure:
     traces: list[Trace] = []
-    for number, (label, points) in enumerate(_curves(result, metric).items()):
-        spreads, colour = [p.metrics[metric] for p in points], COLOURS[number % len(COLOURS)]
-        x = [p.length for p in points]
-        band = [s.high for s in spreads] + [s.low for s in reversed(spreads)]
-        traces.append({"x": x + x[::-1], "y": band, "fill": "toself", "mode": "none", "fillcolor": colour, "opacity": 0.15,
-                       "hoverinfo": "skip", "showlegend": False})  # fmt: skip
-        traces.append({"x": x, "y": [s.median for s in spreads], "name": label, "mode": "lines+markers",
-                       "line": {"color": colour}})  # fmt: skip
+    curves = _curves(result, metric)
+    colours = scheme_colours(curves)
+    for label, points in curves.items():
+        spreads, x = [p.metrics[metric] for p in points], [p.length for p in points]
+        traces.append(band(x, [s.low for s in spreads], [s.high for s in spreads], colours[label]))
+        traces.append(line(x, [s.median for s in spreads], label, colours[label], mode="lines+markers"))
     if metric == "tv" and result.closed_form:
-        for field, label, dash in (
-            ("tv", "closed form, no norm", "dot"),
-            ("tv_with_norm", "closed form, norm", "dash"),
-        ):
-            x = [int(point["length"]) for point in result.closed_form]
-            y = [point[field] for point in result.closed_form]
-            traces.append({"x": x, "y": y, "name": label, "mode": "lines", "line": {"dash": dash, "color": "#888"}})
-    edge = result.config.train_length
-    mark = {
-        "type": "line",
-        "x0": edge,
-        "x1": edge,
-        "y0": 0,
-        "y1": 1,
-        "yref": "paper",
-        "line": {"dash": "dash", "width": 1},
-    }
-    return {
-        "data": traces,
-        "layout": {"xaxis": {"title": {"text": "length"}}, "yaxis": {"title": {"text": title}}, "shapes": [mark]},
-    }
+        lengths = [point.length for point in result.closed_form]
+        traces.append(theory(lengths, [point.tv for point in result.closed_form], "closed form, no norm"))
+        normed = [point.tv_with_norm for point in result.closed_form]
+        traces.append(theory(lengths, normed, "closed form, norm", dash="dash"))
+    drawn = figure(traces, x="length", y=title)
+    drawn["layout"]["shapes"] = [vertical(result.config.train_length)]
+    return drawn
 
 
 def show(result: LengthGeneralization, page: Path) -> None:

@@ -1,1 +1,1 @@
-"""One training run: what it is (`config`), how it is trained (`trainer`, `stack`, `distributed`), what it leaves (`folder`)."""
+"""One run: what it is (`config`), how it is trained (`trainer`, `stack`, `distributed`), what it leaves (`folder`)."""

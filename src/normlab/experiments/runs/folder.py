@@ -51,11 +51,14 @@ def read_summary(folder: str | Path) -> dict[str, Any] | None:
     """What a finished run found, or None."""
     path = Path(folder) / "summary.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or no UTF-8
         raise InputError(f"{str(path)!r} is damaged ({error}); delete that file to run it again") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{str(path)!r} is damaged (it holds no mapping); delete that file to run it again")
+    return found
 
 
 def check_data(sweep: Path, task: Task) -> None:

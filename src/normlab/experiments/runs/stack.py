@@ -77,7 +77,9 @@ def _members(file: Path) -> tuple[str, ...]:
     except (OSError, ValueError) as error:
         raise InputError(f"{str(file)!r} is damaged ({error}); delete the folder {str(file.parent)!r}") from None
     if not isinstance(names, list) or not names or not all(isinstance(n, str) and Path(n).name == n for n in names):
-        raise InputError(f"{str(file)!r} is damaged: a list of runs was expected; delete the folder {str(file.parent)!r}")
+        raise InputError(
+            f"{str(file)!r} is damaged: a list of runs was expected; delete the folder {str(file.parent)!r}"
+        )
     return tuple(names)
 
 
@@ -92,9 +94,7 @@ def run_stack(folder: Path, *, device: str = "cpu", quiet: bool = True) -> list[
     return [run for place in places if (run := read_run(place)) is not None]
 
 
-def _train(
-    configs: Sequence[RunConfig], folder: Path, places: Sequence[Path], *, device: str, quiet: bool
-) -> None:
+def _train(configs: Sequence[RunConfig], folder: Path, places: Sequence[Path], *, device: str, quiet: bool) -> None:
     first = configs[0]
     assert isinstance(first.score, ByLength)
     lengths, count = first.score.lengths, first.score.count

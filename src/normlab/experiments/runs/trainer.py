@@ -65,7 +65,9 @@ class RunTrainer(Trainer):
             if self.step in self.validated:
                 self.log.write({"kind": "validation", "step": self.step, "loss": self.mean_loss(self.curve)})
             if self.step in self.measured:
-                found = layer_measures(self.transformer, self._sample(), self._loss, prune=self.run_config.held_out.prune)
+                found = layer_measures(
+                    self.transformer, self._sample(), self._loss, prune=self.run_config.held_out.prune
+                )
                 self.log.write({"kind": "layers", "step": self.step, **asdict(found)})
         self._begun = self._clock()
 

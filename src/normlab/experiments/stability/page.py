@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from normlab.experiments.compare.page import Line, Trace, claim_row
-from normlab.experiments.compare.tables import table as markdown_table
+from normlab.experiments.compare.page import Line, claim_row
 from normlab.experiments.stability.result import Point, Region, StabilityMap
 from normlab.report import Page, console, table
-from normlab.report.figures import small_multiples
+from normlab.report.colours import BAD, MUTED
+from normlab.report.figures import Trace, small_multiples
+from normlab.report.tables import markdown_table
 from normlab.results import flat, page_of
 
 PAGE_ONLY = ("unstable from", "gradient spikes")
@@ -104,7 +105,7 @@ def _points(region: Region) -> list[Trace]:
     for name, (symbol, belongs) in kinds.items():
         found = [(p, line.warmup) for line in region.warmups for p in line.points if belongs(p)]
         texts = [f"{', '.join(p.verdicts)}; {p.gradient_spikes:.0f} gradient spikes" for p, _ in found]
-        marker: Trace = {"size": 13, "symbol": symbol, "color": "#D55E00" if name == "unstable" else "#777777"}
+        marker: Trace = {"size": 13, "symbol": symbol, "color": BAD if name == "unstable" else MUTED}
         common: Trace = {"type": "scatter", "mode": "markers", "name": name}
         # The legend cannot draw a mark that is coloured by a scale: it gets one of its own.
         traces.append({**common, "x": [None], "y": [None], "marker": marker})
