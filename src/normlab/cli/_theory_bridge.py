@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _run(_: typer.Context, given: Given) -> None:
-    from normlab.cli._runs import is_run
+    from normlab.probes.inputs.runs import is_run
     from normlab.report import console, print_json, table
 
     request, model = asked(BridgeRequest, given), given["model"]
@@ -117,10 +117,10 @@ def _random_networks(request: BridgeRequest, *, quiet: bool) -> list[Bridge]:
 
 def _own(folder: str, request: BridgeRequest) -> Bridge:
     """A run knows its scheme and its mask. Its tokens are bytes, or whatever its task made: then random ids serve."""
-    from normlab.cli._runs import load_run
     from normlab.dynamics.networks.bridge import bridge, random_tokens
     from normlab.errors import InputError
-    from normlab.probes.texts import tokenize
+    from normlab.probes.inputs.runs import load_run
+    from normlab.probes.inputs.texts import tokenize
 
     loaded = load_run(folder)
     model: Any = loaded.model

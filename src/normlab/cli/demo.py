@@ -50,9 +50,9 @@ def diagnose_best(result: Comparison, out: Path) -> Path:
     """The page of a diagnosis of the best scheme's first seed, on held-out text."""
     import torch
 
-    from normlab.cli._runs import load_run
     from normlab.experiments.runs.folder import load
     from normlab.probes.diagnose import diagnose
+    from normlab.probes.inputs.runs import load_run
 
     best = result.settings[0].schemes[0]
     wanted = (best.scheme, best.lr, 0)

@@ -18,7 +18,7 @@ from torch import Tensor
 from normlab.errors import UnsupportedError
 from normlab.model import Transformer
 from normlab.observe.portrait import Walk, portrait
-from normlab.probes.metrics import block_influence, token_cosine
+from normlab.probes.measure.metrics import block_influence, token_cosine
 from normlab.tasks import IGNORE, Batch
 
 Loss = Callable[[Transformer, Batch], Tensor]
@@ -29,16 +29,16 @@ MIXING_TOKENS = 32
 class LayerMeasures:
     """What the layers do; the definitions of sizes and gradients are those of `observe.portrait`."""
 
-    magnitude: list[float] | None
-    embedding: float | None
-    output: list[float] | None
-    contribution: list[float | None] | None
-    token_cosine: list[float] | None
-    block_influence: list[float] | None
-    gradient: list[float] | None
-    gradient_share: list[float] | None
-    mixing: list[list[float]] | None
-    independent: list[float] | None
+    magnitude: list[float] | None = None
+    embedding: float | None = None
+    output: list[float] | None = None
+    contribution: list[float | None] | None = None
+    token_cosine: list[float] | None = None
+    block_influence: list[float] | None = None
+    gradient: list[float] | None = None
+    gradient_share: list[float] | None = None
+    mixing: list[list[float]] | None = None
+    independent: list[float] | None = None
     skip: list[float] | None = None
     prune_order: list[int] | None = None
     prune: list[float] | None = None

@@ -294,14 +294,17 @@ def backprop_forms(
 
     def branch(index: int, v: Tensor) -> Tensor:
         y, _ = model.scheme.read(v, model.sites[index])
-        return model.branches[index](y, shared)
+        result: Tensor = model.branches[index](y, shared)
+        return result
 
     def step(index: int, v: Tensor) -> Tensor:
         y, carry = model.scheme.read(v, model.sites[index])
-        return model.scheme.write(v, model.branches[index](y, shared), carry, model.sites[index])
+        result: Tensor = model.scheme.write(v, model.branches[index](y, shared), carry, model.sites[index])
+        return result
 
     def jacobian(function: Any, v: Tensor) -> Tensor:
-        return torch.autograd.functional.jacobian(function, v).reshape(size, size).detach()
+        result: Tensor = torch.autograd.functional.jacobian(function, v).reshape(size, size).detach()
+        return result
 
     def through(v: Tensor) -> Tensor:
         for index in range(len(model.branches)):

@@ -30,7 +30,8 @@ def simplex(v: int) -> Tensor:
         raise InputError(f"set complement needs a vocabulary of 2 or more, but got {v}")
     corner = torch.eye(v, dtype=F64) - 1 / v
     basis = torch.linalg.svd(corner).Vh[: v - 1]
-    return corner @ basis.T
+    result: Tensor = corner @ basis.T
+    return result
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def least_imbalance(v: int, rank: int, c: float = 1.0) -> float:
     Logits matter up to a shift of each row, and `m - row means` of the balanced target is -c (I - 1/v), whose v - 1
     nonzero singular values all equal c; the best approximation of rank r misses v - 1 - r of them.
     """
-    return c * max(v - 1 - rank, 0) ** 0.5
+    result: float = c * max(v - 1 - rank, 0) ** 0.5
+    return result
 
 
 # -- the laws ----------------------------------------------------------------------------------------------------------

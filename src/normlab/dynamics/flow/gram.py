@@ -85,7 +85,8 @@ class GramSystem:
     def gap(self, y: np.ndarray) -> np.ndarray:
         """1 - mean pairwise cosine of each member."""
         gaps, _ = self.unpack(y)
-        return gaps.sum((1, 2)) / (self.n * (self.n - 1))
+        result: np.ndarray = gaps.sum((1, 2)) / (self.n * (self.n - 1))
+        return result
 
     def settle(self, y: np.ndarray) -> np.ndarray:
         return y

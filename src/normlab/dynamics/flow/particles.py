@@ -80,7 +80,8 @@ class ParticleSystem:
         """1 - mean pairwise cosine of each member, from the spread around the mean: no cancellation near consensus."""
         theta = unit(self.unpack(y)[0])
         spread = theta - theta.mean(1, keepdims=True)
-        return np.einsum("bnd,bnd->b", spread, spread) / (self.n - 1)
+        result: np.ndarray = np.einsum("bnd,bnd->b", spread, spread) / (self.n - 1)
+        return result
 
     def settle(self, y: np.ndarray) -> np.ndarray:
         theta, r = self.unpack(y)

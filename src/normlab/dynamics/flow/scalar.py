@@ -41,11 +41,13 @@ class Curve:
 
     @property
     def gamma(self) -> np.ndarray:
-        return -np.expm1(self.log_gap)
+        result: np.ndarray = -np.expm1(self.log_gap)
+        return result
 
     @property
     def velocity(self) -> np.ndarray:
-        return np.exp(self.log_velocity)
+        result: np.ndarray = np.exp(self.log_velocity)
+        return result
 
 
 def push(u: np.ndarray | float, n: int, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

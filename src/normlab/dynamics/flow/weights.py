@@ -74,7 +74,8 @@ def attend(
 ) -> np.ndarray:
     """A of every token (n, d); `radius` is given where values are raw tokens r_k theta_k."""
     if weights.logits is None:
-        return _probabilities(beta * (theta @ theta.T), radius, mask) @ theta
+        result: np.ndarray = _probabilities(beta * (theta @ theta.T), radius, mask) @ theta
+        return result
     total = np.zeros_like(theta)
     for score, value in zip(weights.logits, weights.values, strict=True):  # type: ignore[arg-type]
         p = _probabilities(beta * ((theta @ score) @ theta.T), radius, mask)
@@ -90,10 +91,12 @@ def _probabilities(logits: np.ndarray, radius: np.ndarray | None, mask: np.ndarr
     p /= p.sum(-1, keepdims=True)
     if radius is not None:
         p *= radius
-    return p
+    result: np.ndarray = p
+    return result
 
 
 def feed_forward(theta: np.ndarray, weights: Weights) -> np.ndarray:
     assert weights.up is not None
     assert weights.down is not None
-    return np.maximum(theta @ weights.up.T, 0.0) @ weights.down.T
+    result: np.ndarray = np.maximum(theta @ weights.up.T, 0.0) @ weights.down.T
+    return result

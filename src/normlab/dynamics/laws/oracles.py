@@ -210,7 +210,8 @@ def _power_law(row: Field, stage: Stage, source: str, *, n: int, beta: float, r0
 
 
 def _is_post(stage: Any) -> bool:
-    return stage == Stage("unit")
+    result: bool = stage == Stage("unit")
+    return result
 
 
 def curve_constant(*, n: int, beta: float, r0: float = 1.0) -> Oracle:

@@ -33,7 +33,8 @@ class Reading:
 
 def local_exponent(curve: Curve) -> Array:
     """d log gamma' / d log t at every sample after the first."""
-    return np.gradient(curve.log_velocity[1:], np.log(curve.t[1:]))
+    result: Array = np.gradient(curve.log_velocity[1:], np.log(curve.t[1:]))
+    return result
 
 
 def exponent(t: Array, log_rate: Array, *, what: str = "gamma'") -> Reading:
@@ -216,7 +217,8 @@ def _constant(curve: Curve, row: Field, law: str) -> float | None:
     if law == "power":  # 2 (1 - gamma) r^2 converges far faster than gamma' t^3
         assert isinstance(stage.gain, Gain)
         twice = 2.0 * math.exp(curve.log_gap[-1]) * curve.r[-1] ** 2
-        return twice * (stage.gain.power + 1.0) ** 3 / stage.gain.scale**2
+        result: float = twice * (stage.gain.power + 1.0) ** 3 / stage.gain.scale**2
+        return result
     t = float(curve.t[-1])
     log_c = float(curve.log_velocity[-1])
     if law == "exponential":

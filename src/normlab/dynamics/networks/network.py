@@ -122,7 +122,8 @@ def _softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=-1, keepdim=True)
+    result: Tensor = x / x.norm(dim=-1, keepdim=True)
+    return result
 
 
 def _gap(x: Tensor) -> Tensor:

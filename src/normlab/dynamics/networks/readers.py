@@ -175,7 +175,8 @@ class _BlockTape:
 
 
 def _first(out: Any) -> Tensor:
-    return out[0] if isinstance(out, (tuple, list)) else out
+    result: Tensor = out[0] if isinstance(out, (tuple, list)) else out
+    return result
 
 
 def _added(before: np.ndarray, after: np.ndarray, name: str) -> float:

@@ -12,8 +12,7 @@ from functools import partial
 
 from normlab.experiments.compare.result import Claim, Curve, SchemeRuns
 from normlab.experiments.runs.records import LayerRecord
-from normlab.probes.metrics import gini
-from normlab.stats import paired
+from normlab.stats import gini, paired
 
 Row = SchemeRuns
 Measure = Callable[[LayerRecord], float | None]
