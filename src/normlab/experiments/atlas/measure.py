@@ -70,8 +70,10 @@ def measure(request: AtlasRequest, *, quiet: bool = False) -> Atlas:
 
 def _build(scheme: SchemeConfig, request: AtlasRequest, vocabulary: int) -> Transformer:
     torch.manual_seed(request.seed)
-    shape = {"dim": request.dim, "depth": request.depth, "heads": request.heads}
-    return Transformer(TransformerConfig(vocab_size=vocabulary, scheme=scheme, **shape))
+    config = TransformerConfig(
+        vocab_size=vocabulary, dim=request.dim, depth=request.depth, heads=request.heads, scheme=scheme
+    )
+    return Transformer(config)
 
 
 def _look(model: Transformer, sample: Batch, step_ratio: float) -> AtlasEntry:
