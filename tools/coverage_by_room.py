@@ -19,7 +19,9 @@ def main(report: str) -> None:
         seen[room] += found["summary"]["covered_lines"]
     for room in sorted(lines):
         print(f"{room:<28}{100 * seen[room] / max(lines[room], 1):>6.1f} %  of {lines[room]} lines")
-    print(f"{'all':<28}{100 * sum(seen.values()) / max(sum(lines.values()), 1):>6.1f} %  of {sum(lines.values())} lines")
+    print(
+        f"{'all':<28}{100 * sum(seen.values()) / max(sum(lines.values()), 1):>6.1f} %  of {sum(lines.values())} lines"
+    )
 
 
 if __name__ == "__main__":
