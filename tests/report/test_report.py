@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from normlab.files import atomic_path, write_json, write_text
-from normlab.report import Page, bar, progress, sparkline, table
+from normlab.report import Page, bar, console, progress, sparkline, table
 from normlab.report.terminal import finite, show
 
 NASTY = "<script>alert(1)</script> & 'x' \"y\" </script>"
@@ -97,3 +97,9 @@ def test_meter_weighs_work_and_says_what_is_left(capsys, monkeypatch):
     with terminal.meter("tuning", total=1.0, done=lambda: 1 / 0, quiet=True):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_brackets_and_colons_are_what_they_are(capsys):
+    """A folder may be called so; markup would raise, or vanish, after all the work."""
+    console().print("open /tmp/[/bold]/[red]x/:smile:/report.html")
+    assert "/tmp/[/bold]/[red]x/:smile:/report.html" in capsys.readouterr().out
