@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from normlab.experiments.measures import LayerMeasures
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import load, read_summary
 from normlab.experiments.runs.measured import context_free
@@ -37,24 +38,11 @@ class ValidationRecord:
     loss: float
 
 
-@dataclass(frozen=True)
-class LayerRecord:
-    """A look into the layers (see `measures`). A list is None where the scheme does not define it."""
+@dataclass(frozen=True, kw_only=True)
+class LayerRecord(LayerMeasures):
+    """A look into the layers at one step."""
 
     step: int
-    magnitude: Numbers | None = None
-    embedding: float | None = None
-    output: Numbers | None = None
-    contribution: Gaps | None = None
-    token_cosine: Numbers | None = None
-    block_influence: Numbers | None = None
-    gradient: Numbers | None = None
-    gradient_share: Numbers | None = None
-    mixing: list[Numbers] | None = None
-    independent: Numbers | None = None
-    skip: Numbers | None = None
-    prune_order: list[int] | None = None
-    prune: Numbers | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class RunTrainer(Trainer):
                 found = layer_measures(
                     self.transformer, self._sample(), self._loss, prune=self.run_config.held_out.prune
                 )
-                self.log.write({"kind": "layers", "step": self.step, **found})
+                self.log.write({"kind": "layers", "step": self.step, **asdict(found)})
         self._begun = self._clock()
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from normlab.errors import InputError
 from normlab.model import Transformer
 from normlab.model.attention import Pass
+from normlab.observe.portrait import walk
 
 Kind = Literal["attention", "ffn"]
 ATTENTION = re.compile(r"attn|attention", re.I)
@@ -22,7 +23,7 @@ LAYER_NORMS = re.compile(r"LayerNorm$")
 
 
 @dataclass(frozen=True)
-class Reading:
+class NetworkReading:
     """states: (batch, tokens, d) at each read and at the end, centred where the model's norms centre.
 
     sizes: root mean square norm of what each branch adds; keeps: the weight of the stream beside it; post: whether the
@@ -51,41 +52,30 @@ def _rms(x: np.ndarray) -> float:
 
 
 @torch.no_grad()
-def read_transformer(model: Transformer, tokens: Tensor, name: str) -> Reading:
-    """Our own model: its scheme's tape has the reads, hooks on the branches have what they take in and put out."""
-    inputs: list[Tensor] = []
-    outputs: list[Tensor] = []
-
-    def keep(_: nn.Module, taken: tuple[Any, ...], out: Tensor) -> None:
-        inputs.append(taken[0])
-        outputs.append(out)
-
-    hooks = [b.register_forward_hook(keep) for b in model.branches]
+def read_transformer(model: Transformer, tokens: Tensor, name: str) -> NetworkReading:
+    """Our own model: what every branch reads, takes in and puts out."""
     was = model.training
     model.eval()
     try:
-        with model.scheme.taped() as tape:
-            model.features(tokens)
+        seen = walk(model, lambda: model.features(tokens))
     finally:
         model.train(was)
-        for hook in hooks:
-            hook.remove()
     centre = model.config.norm == "layernorm"
-    states = [_array(h, centre) for h in tape.reads]
+    states = [_array(h, centre) for h in seen.reads]
     scheme: Any = model.scheme
     sizes, keeps, post, spreads = [], [], [], []
     for i, (site, branch) in enumerate(zip(model.sites, model.branches, strict=True)):
-        spreads.append(_spread(branch, inputs[i]) if site.kind == "attention" else 0.0)
+        spreads.append(_spread(branch, seen.inputs[i]) if site.kind == "attention" else 0.0)
         if name == "ngpt":  # h <- N((1 - alpha) h + alpha N(F(h)))
             sizes.append(float(scheme.step_size(site).mean()))
             keeps.append(1.0 - sizes[-1])
             post.append(True)
             continue
-        sizes.append(_rms(_array(scheme.b(scheme.res[i](outputs[i]), site), centre)))
+        sizes.append(_rms(_array(scheme.b(scheme.res[i](seen.outputs[i]), site), centre)))
         keeps.append(1.0 if scheme.a.identity else scheme.a.numbers[i])
         post.append(not isinstance(scheme.out[i], nn.Identity))
     kinds = [site.kind for site in model.sites]
-    return Reading(states, kinds, sizes, keeps, post, spreads, 1, _own_activation(model))
+    return NetworkReading(states, kinds, sizes, keeps, post, spreads, 1, _own_activation(model))
 
 
 def _own_activation(model: Transformer) -> tuple[str, float]:
@@ -115,7 +105,7 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def read_blocks(model: nn.Module, tokens: Tensor, name: str, spread: float = 0.0) -> Reading:
+def read_blocks(model: nn.Module, tokens: Tensor, name: str, spread: float = 0.0) -> NetworkReading:
     """Any model made of blocks, for example from Hugging Face: the stream before each block and after the last.
 
     What a block adds is split between attention and FFN as the outputs of its children of those names are sized
@@ -145,7 +135,9 @@ def read_blocks(model: nn.Module, tokens: Tensor, name: str, spread: float = 0.0
     kinds: list[Kind] = ["attention", "ffn"] * len(blocks)
     post = [False, name == "post_norm"] * len(blocks)
     spreads = [spread, 0.0] * len(blocks)
-    return Reading(states, kinds, sizes, [1.0] * len(kinds), post, spreads, 2, _foreign_activation(model, blocks[0]))
+    return NetworkReading(
+        states, kinds, sizes, [1.0] * len(kinds), post, spreads, 2, _foreign_activation(model, blocks[0])
+    )
 
 
 class _BlockTape:
@@ -183,7 +175,8 @@ class _BlockTape:
 
 
 def _first(out: Any) -> Tensor:
-    return out[0] if isinstance(out, (tuple, list)) else out
+    result: Tensor = out[0] if isinstance(out, (tuple, list)) else out
+    return result
 
 
 def _added(before: np.ndarray, after: np.ndarray, name: str) -> float:

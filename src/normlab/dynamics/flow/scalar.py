@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normlab.dynamics.fields import Custom, Field, scheme_field
-from normlab.dynamics.solver import Tolerance, integrate
+from normlab.dynamics.flow.solver import Tolerance, integrate
 from normlab.errors import ConfigError
 
 LEVELS = (0.1, 0.5, 0.9, 0.99)
@@ -41,11 +41,13 @@ class Curve:
 
     @property
     def gamma(self) -> np.ndarray:
-        return -np.expm1(self.log_gap)
+        result: np.ndarray = -np.expm1(self.log_gap)
+        return result
 
     @property
     def velocity(self) -> np.ndarray:
-        return np.exp(self.log_velocity)
+        result: np.ndarray = np.exp(self.log_velocity)
+        return result
 
 
 def push(u: np.ndarray | float, n: int, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,14 +10,15 @@ import numpy as np
 from pydantic import Field as Value
 
 from normlab.config import Config
-from normlab.dynamics import starts
 from normlab.dynamics.fields import Custom, Field, scheme_field
-from normlab.dynamics.gram import GramSystem
-from normlab.dynamics.particles import ParticleSystem
-from normlab.dynamics.scalar import LEVELS, check_scalar, check_times
-from normlab.dynamics.solver import Rhs, Tolerance, integrate
-from normlab.dynamics.weights import Draw
+from normlab.dynamics.flow import starts
+from normlab.dynamics.flow.gram import GramSystem
+from normlab.dynamics.flow.particles import ParticleSystem
+from normlab.dynamics.flow.scalar import LEVELS, check_scalar, check_times
+from normlab.dynamics.flow.solver import Rhs, Tolerance, integrate
+from normlab.dynamics.flow.weights import Draw
 from normlab.errors import ConfigError
+from normlab.report.terminal import progress as watched
 
 
 class Setting(Config):
@@ -250,7 +251,5 @@ def _watched(chunks: Iterator[list[tuple[int, int]]], shown: bool, total: int) -
     if not shown:
         yield from chunks
         return
-    from normlab.report import progress
-
     planned = list(chunks)
-    yield from progress(planned, what=f"{total} trajectories", total=len(planned))
+    yield from watched(planned, what=f"{total} trajectories", total=len(planned))

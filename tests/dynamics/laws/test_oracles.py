@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normlab.dynamics import oracle, scalar, scheme_field
-from normlab.dynamics.measure import exponent, local_exponent, report
+from normlab.dynamics.laws.readings import exponent, local_exponent, report
 from normlab.errors import ConfigError, UnsupportedError
 
 HERE = {"n": 256, "beta": 5.0}

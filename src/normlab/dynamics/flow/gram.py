@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normlab.dynamics.batch import Rules, pairwise
 from normlab.dynamics.fields import Field
-from normlab.dynamics.solver import Rhs
+from normlab.dynamics.flow.batch import Rules, pairwise
+from normlab.dynamics.flow.solver import Rhs
 
 
 class GramSystem:
@@ -85,7 +85,8 @@ class GramSystem:
     def gap(self, y: np.ndarray) -> np.ndarray:
         """1 - mean pairwise cosine of each member."""
         gaps, _ = self.unpack(y)
-        return gaps.sum((1, 2)) / (self.n * (self.n - 1))
+        result: np.ndarray = gaps.sum((1, 2)) / (self.n * (self.n - 1))
+        return result
 
     def settle(self, y: np.ndarray) -> np.ndarray:
         return y

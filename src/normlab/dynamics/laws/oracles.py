@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from normlab.dynamics.fields import OWN, PAPER, Field, Gain, Stage, scheme_field
-from normlab.dynamics.scalar import check_scalar, push, scalar
-from normlab.errors import ConfigError, UnsupportedError
+from normlab.dynamics.flow.scalar import check_scalar, push, scalar
+from normlab.errors import ConfigError, UnsupportedError, unknown
 
 DERIVED = "derived here; see docs/dynamics.md, checked against the integrated equation"
 
@@ -210,7 +210,8 @@ def _power_law(row: Field, stage: Stage, source: str, *, n: int, beta: float, r0
 
 
 def _is_post(stage: Any) -> bool:
-    return stage == Stage("unit")
+    result: bool = stage == Stage("unit")
+    return result
 
 
 def curve_constant(*, n: int, beta: float, r0: float = 1.0) -> Oracle:
@@ -258,7 +259,5 @@ def oracle(what: str, scheme: str | Field | None = None, **setting: Any) -> Any:
         "curve_constant": curve_constant, "initial_bound": initial_bound, "typical_push": typical_push,
     }  # fmt: skip
     if what not in table:
-        from normlab.errors import unknown
-
         raise ConfigError(unknown("oracle", what, table))
     return table[what](**setting) if scheme is None else table[what](scheme, **setting)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normlab.dynamics.batch import Rules
 from normlab.dynamics.fields import Field
-from normlab.dynamics.solver import Rhs
-from normlab.dynamics.starts import unit
-from normlab.dynamics.weights import Draw, Weights, attend, feed_forward
+from normlab.dynamics.flow.batch import Rules
+from normlab.dynamics.flow.solver import Rhs
+from normlab.dynamics.flow.starts import unit
+from normlab.dynamics.flow.weights import Draw, Weights, attend, feed_forward
 
 
 class ParticleSystem:
@@ -80,7 +80,8 @@ class ParticleSystem:
         """1 - mean pairwise cosine of each member, from the spread around the mean: no cancellation near consensus."""
         theta = unit(self.unpack(y)[0])
         spread = theta - theta.mean(1, keepdims=True)
-        return np.einsum("bnd,bnd->b", spread, spread) / (self.n - 1)
+        result: np.ndarray = np.einsum("bnd,bnd->b", spread, spread) / (self.n - 1)
+        return result
 
     def settle(self, y: np.ndarray) -> np.ndarray:
         theta, r = self.unpack(y)

@@ -9,8 +9,8 @@ import transformers
 
 from normlab.cli import run
 from normlab.dynamics import FIELDS
-from normlab.dynamics.bridge import bridge, random_tokens
-from normlab.dynamics.kernel import Push, cosines, kernel, propagate
+from normlab.dynamics.networks.bridge import bridge, random_tokens
+from normlab.dynamics.networks.kernel import Push, cosines, kernel, propagate
 from normlab.errors import ConfigError, InputError, UnsupportedError
 from normlab.model import Transformer, TransformerConfig
 from normlab.schemes import scheme

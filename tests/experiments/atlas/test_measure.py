@@ -4,7 +4,8 @@ import pytest
 
 import normlab as nl
 from normlab.cli import run
-from normlab.experiments.atlas import law_of, measure
+from normlab.experiments.atlas.measure import law_of, measure
+from normlab.experiments.atlas.request import AtlasRequest
 from normlab.schemes import Frame, make_sites
 
 
@@ -25,7 +26,8 @@ def test_every_scheme_has_an_entry(tmp_path, capsys):
 
 
 def test_what_is_measured_is_what_the_schemes_say():
-    pre, post, block = measure(["pre_norm", "post_norm", "block_attn_res"], depth=4, dim=32, rounds=1)
+    request = AtlasRequest(schemes=("pre_norm", "post_norm", "block_attn_res"), depth=4, dim=32, rounds=1)
+    pre, post, block = measure(request, quiet=True).entries
     assert pre.mixing[-1] == [1.0] * 9
     assert post.mixing is None
     assert block.mixing[-1] == pytest.approx([1 / 9] * 9)
@@ -39,3 +41,12 @@ def test_bad_use(capsys):
     assert "did you mean 'peri_norm'" in capsys.readouterr().err
     assert run(["atlas", "--depth", "-3"]) == 2
     assert "depth" in capsys.readouterr().err
+
+
+def test_options_and_families_are_schemes_too(tmp_path, capsys):
+    shape = ["--depth", "4", "--dim", "32", "--out", str(tmp_path)]
+    assert run(["atlas", "--schemes", "multi-stream,block_attn_res(blocks=2, heads=2)", *shape, "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert [e["scheme"] for e in entries] == ["hyper_connections", "mhc", "block_attn_res(heads=2, blocks=2)"]
+    page = (tmp_path / "report.html").read_text().replace("&#39;", "'")
+    assert "normlab atlas --schemes 'hyper_connections,mhc,block_attn_res(heads=2, blocks=2)' --depth 4" in page

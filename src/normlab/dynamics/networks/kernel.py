@@ -73,7 +73,8 @@ def attended(
     allowed = np.ones((n, n)) if mask is None else mask
     if push.spread < 1e-3:
         p = allowed / allowed.sum(-1, keepdims=True)
-        return p @ values @ p.T
+        result: np.ndarray = p @ values @ p.T
+        return result
     eigenvalues, vectors = np.linalg.eigh(g)
     root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
     total = np.zeros_like(g)
@@ -90,7 +91,8 @@ def cosines(k: np.ndarray) -> np.ndarray:
     size = np.sqrt(np.diag(k))
     g = np.clip(k / np.outer(size, size), -1.0, 1.0)
     np.fill_diagonal(g, 1.0)
-    return g
+    result: np.ndarray = g
+    return result
 
 
 def mean_cosine(k: np.ndarray) -> float:
@@ -121,16 +123,19 @@ def kernel(activation: str, std: float) -> Kernel:
 
     def interpolated(g: np.ndarray) -> np.ndarray:
         value = np.interp(g, grid, table)
-        return g * value if gated else value
+        result: np.ndarray = g * value if gated else value
+        return result
 
     return interpolated
 
 
 def _silu(u: np.ndarray) -> np.ndarray:
-    return u / (1.0 + np.exp(-np.clip(u, -700, 700)))
+    result: np.ndarray = u / (1.0 + np.exp(-np.clip(u, -700, 700)))
+    return result
 
 
 def _gelu(u: np.ndarray) -> np.ndarray:
     from scipy.special import ndtr
 
-    return u * ndtr(u)
+    result: np.ndarray = u * ndtr(u)
+    return result

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normlab.errors import ConfigError
+from normlab.errors import ConfigError, unknown
 
 KINDS = ("identity", "random", "fresh")
 
@@ -39,8 +39,6 @@ class Draw:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            from normlab.errors import unknown
-
             raise ConfigError(unknown("kind of weights", self.kind, KINDS))
         if self.heads < 1 or self.d % self.heads:
             raise ConfigError(f"{self.heads} heads do not divide d = {self.d}")
@@ -76,7 +74,8 @@ def attend(
 ) -> np.ndarray:
     """A of every token (n, d); `radius` is given where values are raw tokens r_k theta_k."""
     if weights.logits is None:
-        return _probabilities(beta * (theta @ theta.T), radius, mask) @ theta
+        result: np.ndarray = _probabilities(beta * (theta @ theta.T), radius, mask) @ theta
+        return result
     total = np.zeros_like(theta)
     for score, value in zip(weights.logits, weights.values, strict=True):  # type: ignore[arg-type]
         p = _probabilities(beta * ((theta @ score) @ theta.T), radius, mask)
@@ -92,10 +91,12 @@ def _probabilities(logits: np.ndarray, radius: np.ndarray | None, mask: np.ndarr
     p /= p.sum(-1, keepdims=True)
     if radius is not None:
         p *= radius
-    return p
+    result: np.ndarray = p
+    return result
 
 
 def feed_forward(theta: np.ndarray, weights: Weights) -> np.ndarray:
     assert weights.up is not None
     assert weights.down is not None
-    return np.maximum(theta @ weights.up.T, 0.0) @ weights.down.T
+    result: np.ndarray = np.maximum(theta @ weights.up.T, 0.0) @ weights.down.T
+    return result

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from normlab.dynamics import oracles
 from normlab.dynamics.fields import Field, Gain, Stage, scheme_field
-from normlab.dynamics.scalar import LEVELS, Curve, scalar
+from normlab.dynamics.flow.scalar import LEVELS, Curve, scalar
+from normlab.dynamics.laws import oracles
 from normlab.errors import UnsupportedError
+from normlab.results import Plain, plain
 
 SETTLED = 0.03  # how far a reading may have moved over the last three octaves of t
 LONGEST = 1e12
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Clock: TypeAlias = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
@@ -27,22 +31,23 @@ class Reading:
     warning: str | None = None
 
 
-def local_exponent(curve: Curve) -> np.ndarray:
+def local_exponent(curve: Curve) -> Array:
     """d log gamma' / d log t at every sample after the first."""
-    return np.gradient(curve.log_velocity[1:], np.log(curve.t[1:]))
+    result: Array = np.gradient(curve.log_velocity[1:], np.log(curve.t[1:]))
+    return result
 
 
-def exponent(t: np.ndarray, log_rate: np.ndarray, *, what: str = "gamma'") -> Reading:
+def exponent(t: Array, log_rate: Array, *, what: str = "gamma'") -> Reading:
     """p of C / t^p."""
     return _reading(t, np.log(t), log_rate, f"the exponent of {what}", "a power law")
 
 
-def rate(t: np.ndarray, log_rate: np.ndarray, clock: np.ndarray, *, what: str = "gamma'") -> Reading:
+def rate(t: Array, log_rate: Array, clock: Array, *, what: str = "gamma'") -> Reading:
     """k of C e^{-k clock(t)}."""
     return _reading(t, clock, log_rate, f"the rate of {what}", "an exponential law")
 
 
-def _reading(t: np.ndarray, x: np.ndarray, y: np.ndarray, what: str, law: str) -> Reading:
+def _reading(t: Array, x: Array, y: Array, what: str, law: str) -> Reading:
     # Three octaves, not two: Peri-LN's exponent has a turning point near t = 50, where two octaves agree on 3.04.
     slopes = [-_slope(x, y, t, t[-1] / k, t[-1] * 2 / k) for k in (2, 4, 8)]
     moved = max(slopes) - min(slopes)
@@ -53,14 +58,26 @@ def _reading(t: np.ndarray, x: np.ndarray, y: np.ndarray, what: str, law: str) -
     return Reading(slopes[0], moved, float(t[-1]), warning)
 
 
-def _slope(x: np.ndarray, y: np.ndarray, t: np.ndarray, low: float, high: float) -> float:
+def _slope(x: Array, y: Array, t: Array, low: float, high: float) -> float:
     inside = (t >= low * (1 - 1e-12)) & (t <= high * (1 + 1e-12)) & np.isfinite(y) & np.isfinite(x)
     return float(np.polyfit(x[inside], y[inside], 1)[0]) if inside.sum() >= 3 else math.nan
 
 
 @dataclass(frozen=True)
+class Sources:
+    """Where each prediction comes from; None where there is none."""
+
+    clustering: str
+    initial_velocity: str | None = None
+    terminal: str | None = None
+
+    def to_dict(self) -> dict[str, str]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class SchemeReport:
-    """One row of the paper's table, predicted and measured."""
+    """One row of the paper's table, predicted and measured. `law` decides what `terminal` is: an exponent or a rate."""
 
     scheme: str
     title: str
@@ -71,32 +88,38 @@ class SchemeReport:
     terminal_theory: float | None
     constant: float | None
     constant_theory: float | None
-    hitting_times: dict[str, float | None]
+    hitting_times: Mapping[str, float | None]
     clustering: str
-    sources: dict[str, str] = field(default_factory=dict)
+    sources: Sources | None = None
 
     @property
     def warnings(self) -> list[str]:
         return [self.terminal.warning] if self.terminal.warning else []
 
-    def to_dict(self) -> dict[str, Any]:
-        key = "terminal_exponent" if self.law == "power" else "terminal_rate"
-        return {
+    @property
+    def terminal_key(self) -> str:
+        return "terminal_exponent" if self.law == "power" else "terminal_rate"
+
+    def to_dict(self) -> dict[str, Plain]:
+        """The row of the JSON, in which the terminal number is under the name of what it is."""
+        theory = {f"{self.terminal_key}_theory": self.terminal_theory}
+        found: dict[str, object] = {
             "scheme": self.scheme,
             "title": self.title,
             "law": self.law,
             "initial_velocity": self.initial_velocity,
             "initial_velocity_theory": self.initial_velocity_theory,
-            key: self.terminal.value,
-            f"{key}_theory": self.terminal_theory,
+            self.terminal_key: self.terminal.value,
+            **theory,
             "terminal_read_at": self.terminal.time,
             "constant": self.constant,
             "constant_theory": self.constant_theory,
             "hitting_times": self.hitting_times,
             "clustering": self.clustering,
-            "sources": self.sources,
+            **({} if self.sources is None else {"sources": self.sources.to_dict()}),
             "warnings": self.warnings,
         }
+        return {key: plain(value) for key, value in found.items()}
 
 
 def report(
@@ -120,11 +143,11 @@ def report(
         clustering, clustering_source = oracles.synchronises(row, n=n, beta=beta)
     except UnsupportedError:
         clustering, clustering_source = "no theorem for a scheme of your own", "-"
-    sources = {"clustering": clustering_source}
-    if velocity:
-        sources["initial_velocity"] = f"{velocity.formula} ({velocity.source})"
-    if theory:
-        sources["terminal"] = f"{theory.formula} ({theory.source})"
+    sources = Sources(
+        clustering_source,
+        f"{velocity.formula} ({velocity.source})" if velocity else None,
+        f"{theory.formula} ({theory.source})" if theory else None,
+    )
     return SchemeReport(
         row.name,
         row.title,
@@ -155,7 +178,7 @@ def scalar_tail(
         horizon *= 4.0
 
 
-def law_of(row: Field) -> tuple[str, Any]:
+def law_of(row: Field) -> tuple[str, Clock | None]:
     """Which law to look for, and the clock of an exponential one."""
     stage = row.last
     if not isinstance(stage, Stage) or stage.stream == "free":
@@ -168,7 +191,7 @@ def law_of(row: Field) -> tuple[str, Any]:
     return "clocked", lambda t: np.array([gain.integral(x) for x in np.asarray(t)])
 
 
-def _read(curve: Curve, law: str, clock: Any) -> Reading:
+def _read(curve: Curve, law: str, clock: Clock | None) -> Reading:
     t, v = curve.t[1:], curve.log_velocity[1:]
     if law == "power":
         return exponent(t, v)
@@ -177,6 +200,7 @@ def _read(curve: Curve, law: str, clock: Any) -> Reading:
     stage = curve.field.last
     assert isinstance(stage, Stage)
     gains = np.log([stage.gain(x) for x in t])  # gamma' ~ C c(t) e^{-2 S}: the gain's own factor is taken out
+    assert clock is not None
     return rate(t, v - gains, clock(t))
 
 
@@ -193,7 +217,8 @@ def _constant(curve: Curve, row: Field, law: str) -> float | None:
     if law == "power":  # 2 (1 - gamma) r^2 converges far faster than gamma' t^3
         assert isinstance(stage.gain, Gain)
         twice = 2.0 * math.exp(curve.log_gap[-1]) * curve.r[-1] ** 2
-        return twice * (stage.gain.power + 1.0) ** 3 / stage.gain.scale**2
+        result: float = twice * (stage.gain.power + 1.0) ** 3 / stage.gain.scale**2
+        return result
     t = float(curve.t[-1])
     log_c = float(curve.log_velocity[-1])
     if law == "exponential":

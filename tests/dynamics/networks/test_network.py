@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from normlab.dynamics import FIELDS, simulate
-from normlab.dynamics.network import apply_layer, layers
-from normlab.dynamics.weights import Weights
+from normlab.dynamics.flow.weights import Weights
+from normlab.dynamics.networks.network import apply_layer, layers
 
 
 def _unit(x):

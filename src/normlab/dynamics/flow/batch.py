@@ -45,4 +45,5 @@ def pairwise(theta: np.ndarray) -> np.ndarray:
     for j in np.nonzero((gaps < 1e-3).any(1))[0]:
         gaps[j] = 0.5 * np.sum((theta - theta[j]) ** 2, axis=1)
     np.fill_diagonal(gaps, 0.0)
-    return gaps
+    result: np.ndarray = gaps
+    return result

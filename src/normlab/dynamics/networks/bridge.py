@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from normlab.dynamics.fields import FIELDS, Field, Gain, Stage, field_name
-from normlab.dynamics.gram import GramSystem
-from normlab.dynamics.hooks import Reading, read_blocks, read_transformer
-from normlab.dynamics.kernel import Push, kernel, mean_cosine, propagate
-from normlab.dynamics.solver import Tolerance, integrate
+from normlab.dynamics.flow.gram import GramSystem
+from normlab.dynamics.flow.solver import Tolerance, integrate
+from normlab.dynamics.networks.kernel import Push, kernel, mean_cosine, propagate
+from normlab.dynamics.networks.readers import NetworkReading, read_blocks, read_transformer
 from normlab.errors import InputError
 from normlab.model import Transformer
+from normlab.results import Plain, as_row
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,8 @@ class Bridge:
     kernel_error: float = field(default=float("nan"))
     flow_error: float = field(default=float("nan"))
 
-    def to_dict(self) -> dict[str, Any]:
-        from dataclasses import asdict
-
-        return asdict(self)
+    def to_dict(self) -> dict[str, Plain]:
+        return as_row(self)
 
 
 def bridge(
@@ -78,7 +76,7 @@ def bridge(
     return _compare(name, reading, causal=causal)
 
 
-def _compare(name: str, reading: Reading, *, causal: bool) -> Bridge:
+def _compare(name: str, reading: NetworkReading, *, causal: bool) -> Bridge:
     kappa, every = kernel(*reading.activation), reading.every
     for read, state in enumerate(reading.states):
         if not np.isfinite(state).all() or not np.linalg.norm(state, axis=-1).min() > 0:
@@ -109,7 +107,7 @@ def _compare(name: str, reading: Reading, *, causal: bool) -> Bridge:
     )
 
 
-def _push(row: Field, reading: Reading, index: int) -> Push:
+def _push(row: Field, reading: NetworkReading, index: int) -> Push:
     """The row's stage, with a norm on the stream exactly where this branch of the network has one."""
     stage = row.last
     assert isinstance(stage, Stage)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from normlab.dynamics.fields import Custom, Field, Stage, scheme_field
-from normlab.dynamics.simulate import Setting, start_tokens
-from normlab.dynamics.weights import Draw, Weights
+from normlab.dynamics.flow.simulate import Setting, start_tokens
+from normlab.dynamics.flow.weights import Draw, Weights
 from normlab.errors import UnsupportedError
 
 
@@ -122,7 +122,8 @@ def _softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=-1, keepdim=True)
+    result: Tensor = x / x.norm(dim=-1, keepdim=True)
+    return result
 
 
 def _gap(x: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ it is there in the layer before the first step, and the weights have to live wit
 
 
 def unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+    result: np.ndarray = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    return result
 
 
 def symmetric(n: int, d: int, seed: int, *, gamma: float = 0.0) -> np.ndarray:
@@ -50,7 +51,8 @@ def cone(n: int, d: int, seed: int, *, angle: float = 0.1) -> np.ndarray:
     side = rng.standard_normal((n, d))
     side = unit(side - (side @ axis)[:, None] * axis)
     tilt = angle * np.sqrt(rng.random((n, 1)))  # even over the cap's disc
-    return np.cos(tilt) * axis + np.sin(tilt) * side
+    result: np.ndarray = np.cos(tilt) * axis + np.sin(tilt) * side
+    return result
 
 
 def text(n: int, d: int, seed: int, *, source: str | None = None) -> np.ndarray:
