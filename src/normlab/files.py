@@ -43,6 +43,7 @@ class Limits:
     width: int = 1_000_000  # of any of its layers, and the labels of its head
     vocabulary: int = 100_000_000
     compile_seconds: float = 60.0  # building the C kernels
+    silent_seconds: float = 3600.0  # a run of a sweep without a sign of progress: then it is ended and tried again
 
 
 LIMITS = Limits()
@@ -76,6 +77,8 @@ def read_text(path: str | Path, *, what: str, most: int, cut: bool = False) -> s
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(raw, final=len(raw) < most)
     except UnicodeDecodeError as error:
+        if b"\0" in raw:
+            raise InputError(f"{str(path)!r} is not text: it contains NUL bytes; give a plain UTF-8 file") from None
         raise InputError(
             f"{what} {str(path)!r} is not UTF-8 text (byte {error.start} is {raw[error.start]:#04x}); convert it, for "
             "example with iconv -t UTF-8"

@@ -27,6 +27,7 @@ except ImportError:  # not on Windows; runs there are not guarded against a seco
     fcntl = None  # type: ignore[assignment]
 
 POLL = 0.1  # seconds between two looks at a lock
+GRACE = 0.3  # seconds that a lock is tried at least: somebody may only be looking at it
 LOCK = ".lock"
 HEARTBEAT = ".heartbeat"
 BEAT = 5.0  # seconds
@@ -62,7 +63,7 @@ def open_inside(folder: str | Path, name: str, flags: int) -> int:
 @contextmanager
 def locked(folder: str | Path, *, wait: float = math.inf) -> Iterator[None]:
     """Hold the right to write here, after `wait` seconds at most. The system frees it when a process dies, however."""
-    until = time.monotonic() + wait
+    until = time.monotonic() + max(wait, GRACE)
     handle = open_inside(folder, LOCK, os.O_RDWR)  # never truncated: it is only held
     try:
         while fcntl is not None:

@@ -1,6 +1,10 @@
 """normlab train: what cannot run leaves no folder behind. tests/training/test_distributed.py has torchrun."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -58,3 +62,28 @@ def test_what_is_finished_needs_no_data(config, tmp_path):
     assert run(arguments) == 0
     text.unlink()
     assert run(arguments) == 0
+
+
+def test_ctrl_c_says_what_is_kept(config, tmp_path):
+    """A real signal to a real process, once it is truly training; the same command then goes on."""
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "normlab", "train", str(config), "train.steps=100000", "train.log_every=1"]
+    process = subprocess.Popen([*words, "--out", str(out)], stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not ((out / "log.jsonl").exists() and (out / "log.jsonl").stat().st_size):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "interrupted; what was finished is kept" in said
+    assert "Traceback" not in said
+    assert list((out / "checkpoint").glob("step-*"))
+
+
+@pytest.mark.parametrize(
+    "words", [["train", "a\0b"], ["report", "a\0b"], ["train", "/dev/zero"], ["report", "/dev/zero"]]
+)
+def test_paths_that_are_none_are_one_sentence(words, capsys):
+    assert run(words) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert said.strip()

@@ -2,7 +2,7 @@ import json
 import math
 import threading
 
-from normlab.report import bar, progress, sparkline, table
+from normlab.report import bar, console, progress, sparkline, table
 from normlab.report.terminal import finite, show
 
 
@@ -49,3 +49,9 @@ def test_meter_weighs_work_and_says_what_is_left(capsys, monkeypatch):
     with terminal.meter("tuning", total=1.0, done=lambda: 1 / 0, quiet=True):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_brackets_and_colons_are_what_they_are(capsys):
+    """A folder may be called so; markup would raise, or vanish, after all the work."""
+    console().print("open /tmp/[/bold]/[red]x/:smile:/report.html")
+    assert "/tmp/[/bold]/[red]x/:smile:/report.html" in capsys.readouterr().out

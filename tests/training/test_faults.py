@@ -260,3 +260,13 @@ def test_a_stack_whose_members_all_diverged_makes_no_further_step(tmp_path):
     assert again.step == 7
     assert [(s["status"], s["step"]) for s in summaries] == [("diverged", 7)] * 2
     assert all(torch.isfinite(again.flat).all(dim=1))
+
+
+def test_a_stack_of_an_earlier_version_goes_on():
+    """It wrote the lengths of its logs alone, and a section for the one value of its feed."""
+    from normlab.training.ensemble import StackState
+
+    last = [{"step": 3, "loss": None}]
+    found = StackState.from_dict({"feed": {"used": 3}, "logs": [10], "last": last})
+    assert found == StackState.from_dict({"used": 3, "logs": [{"size": 10}], "last": last})
+    assert StackState.from_dict(found.to_dict()) == found

@@ -202,6 +202,8 @@ def _built(command: list[str], *, anew: bool = False) -> Path:
             subprocess.run(whole, check=True, capture_output=True, timeout=LIMITS.compile_seconds)
             # The digest first: a library without its own digest is built again, never loaded.
             write_text(_digest_of(path), hashlib.sha256(made.read_bytes()).hexdigest())
+            for part in (made, _digest_of(path)):
+                part.chmod(0o700)  # whatever the umask is: what others may write to is not loaded
             sync(made)
             os.replace(made, path)
             sync(folder)

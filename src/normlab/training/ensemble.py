@@ -146,7 +146,7 @@ class Ensemble:
     def run(self) -> list[dict[str, Any]]:
         """Train all members and return their summaries."""
         self.logs = [Log(folder / "log.jsonl") for folder in self.folders]
-        for folder in self.folders:
+        for folder in (self.folder, *self.folders):
             folder.mkdir(parents=True, exist_ok=True)
         self._resume()
         for log in self.logs:

@@ -33,6 +33,7 @@ from normlab.training.averaging import BEMA
 from normlab.training.record import Conditions, Log, LogMark, provenance
 from normlab.training.schedule import Schedule
 
+Status = Literal["running", "diverged", "finished"]
 WEIGHTS = ("raw", "ema", "bema")
 Evaluate = Callable[[nn.Module], dict[str, Any]]
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -87,7 +88,7 @@ class TrainState(Config):
 
     what: ClassVar[str] = "checkpoint"
 
-    status: Literal["running", "diverged", "finished"] | None = None  # earlier versions did not say
+    status: Status | None = None  # earlier versions did not say
     high: int = Field(ge=0)
     seconds: float = Field(ge=0)
     last: dict[str, float | int | None]
@@ -138,7 +139,7 @@ class Trainer:
         self.average = BEMA(model, **config.average.to_dict())
         self.data = torch.Generator().manual_seed(config.seed)
         self.step, self.seconds, self.high = 0, 0.0, 0
-        self.status = "running"
+        self.status: Status = "running"
         self.last: dict[str, Any] = {}
         self.threshold = config.diverged_above * math.log(max(task.vocab_size, 2))
 
@@ -249,7 +250,7 @@ class Trainer:
         if self.status != "diverged":
             self.status = "finished"
             self.save()
-        summary = {
+        summary: dict[str, Any] = {
             "status": self.status,
             **self.last,
             "seconds": round(self.seconds, 3),

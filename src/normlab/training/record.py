@@ -115,7 +115,7 @@ class Conditions(Config):
 
     what: ClassVar[str] = "record of conditions"
 
-    torch: str
+    torch_version: str
     device: str
     threads: int
     processor: str
@@ -125,7 +125,7 @@ class Conditions(Config):
     @classmethod
     def here(cls, device: torch.device) -> Conditions:
         return cls(
-            torch=torch.__version__,
+            torch_version=torch.__version__,
             device=str(device),
             threads=torch.get_num_threads(),
             processor=_processor(),

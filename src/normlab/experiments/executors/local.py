@@ -23,9 +23,10 @@ from typing import IO
 
 from normlab.errors import ConfigError
 from normlab.experiments.executors.protocol import Answer, Outcome, cores
+from normlab.files import LIMITS
 from normlab.store import last_beat
 
-SILENCE = 3600.0  # seconds; a step of the largest model here takes a few
+SILENCE = LIMITS.silent_seconds
 GRACE = 20.0  # seconds for a worker to save its checkpoint when it is asked to stop
 
 
