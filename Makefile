@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 WORKERS ?= 2
 
-.PHONY: demo test test-cpus test-slow faults audit lint format bench clean help
+.PHONY: demo test test-cpus test-slow coverage faults audit lint format bench clean help
 help:
-	@echo "make demo | test | test-cpus | test-slow | faults | audit | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+	@echo "make demo | test | test-cpus | test-slow | coverage | faults | audit | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
@@ -36,6 +36,11 @@ test-cpus: $(DEV)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -q -m slow
+
+# Line coverage of the suite, room by room; what runs in processes of its own (workers, torchrun) does not count.
+coverage: $(DEV)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" --cov=normlab --cov-report=json:.venv/coverage.json --cov-report=
+	@$(BIN)/python tools/coverage_by_room.py .venv/coverage.json
 
 # Kills, signals, full disks, damaged files and fuzzed input; the table says what was tried, survived and lost.
 #   make faults HOURS=2

@@ -1,4 +1,4 @@
-"""The example of CONTRIBUTING.md is run as it stands, and passes the whole contract suite."""
+"""The examples of CONTRIBUTING.md are run as they stand: the scheme passes the whole contract suite."""
 
 import importlib
 import re
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import normlab as nl
+from normlab.experiments.command import command_line
+from tests.experiments.tiny import sweep_of
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 
@@ -36,3 +38,19 @@ def test_the_example_is_a_scheme(module):
 
 def test_it_costs_one_file_and_one_line():
     assert block("scheme").count("\n") < 70
+
+
+def test_the_example_is_an_experiment(tmp_path):
+    names = {}
+    exec(compile(block("experiment"), "CONTRIBUTING.md", "exec", dont_inherit=True), names)
+    asked = names["WidthRequest"](dims=(4, 8), steps=3)
+    made_by = names["Width"]()
+    found = made_by.carry_out(asked, sweep_of(tmp_path))
+    assert set(found.losses) == {4, 8}
+    assert f"{min(found.losses.values()):.3f}" in found.answer
+    page = made_by.write(found, tmp_path)
+    assert found.answer in page.read_text(encoding="utf-8")
+    assert command_line(asked) == "normlab width --dims 4,8 --steps 3"
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
+    assert made_by.carry_out(asked, sweep_of(tmp_path)) == found  # nothing is trained again
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")} == before
