@@ -1,11 +1,17 @@
 """One thread and deterministic algorithms: uninitialised memory shows as NaN, and timings do not matter."""
 
+import getpass
 import os
 import shutil
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if _instructions := os.environ.get("ATEN_CPU_CAPABILITY"):
+    # The compiler's cache does not tell instruction sets apart: loops of 16 lanes, built anew with 8, read garbage.
+    _cache = f"torchinductor_{getpass.getuser()}_{_instructions}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), _cache))
 
 import pytest
 import torch

@@ -168,3 +168,46 @@ def test_the_command_gives_the_same_comparison_on_ray(cluster, tmp_path):
         assert (tmp_path / name / "report.html").exists()
     assert len(found["local"]) >= 8
     assert found["ray"] == found["local"]
+
+
+LISTENING = """
+import glob, os
+from normlab.experiments.executors.ray import RayExecutor
+
+executor = RayExecutor(workers=1)
+parents = {}
+for path in glob.glob("/proc/[0-9]*/stat"):
+    try:
+        parents[int(path.split("/")[2])] = int(open(path).read().rpartition(")")[2].split()[1])
+    except OSError:
+        continue
+ours = {os.getpid()}
+while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+    ours |= more
+sockets = set()
+for pid in ours:
+    for handle in glob.glob(f"/proc/{pid}/fd/*"):
+        try:
+            sockets.add(os.readlink(handle))
+        except OSError:
+            continue
+for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for row in open(table).read().splitlines()[1:]:
+        fields = row.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+            print("listens", fields[1].partition(":")[0])
+executor.close()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs Linux")
+def test_a_cluster_of_our_own_listens_to_this_machine_only():
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], env={**environment, "PYTHONPATH": SOURCES}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("listens")}
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    assert found
+    assert found <= loopback

@@ -57,6 +57,9 @@ class RayExecutor:
         return max(1, self.workers)
 
     def _connect(self) -> None:
+        if self.address is None and "RAY_ADDRESS" not in os.environ:
+            # A cluster of our own is for this machine: with this switch of Ray's it listens on the loopback interface.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         self._ray = require("ray", extra="ray", purpose="--executor ray")
         if self.address not in (None, "auto", "local"):
             _answers(str(self.address))
@@ -66,8 +69,7 @@ class RayExecutor:
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
         try:
-            # A cluster of our own is for this machine: it listens on no other interface.
-            alone = {"_node_ip_address": "127.0.0.1", "include_dashboard": False} if self.address is None else {}
+            alone = {"include_dashboard": False} if self.address is None else {}
             self._ray.init(
                 address=self.address,
                 **alone,
