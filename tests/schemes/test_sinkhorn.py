@@ -104,3 +104,10 @@ def test_only_the_logits_are_kept():
 def test_derivative(eps):
     logits = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: sinkhorn(x, 3, eps=eps), (logits,))
+
+
+def test_sinkhorn_is_doubly_stochastic_and_does_not_overflow():
+    found = sinkhorn(torch.randn(7, 4, 4, dtype=torch.float64), 200)
+    torch.testing.assert_close(found.sum(-1), torch.ones(7, 4, dtype=torch.float64))
+    torch.testing.assert_close(found.sum(-2), torch.ones(7, 4, dtype=torch.float64))
+    assert sinkhorn(torch.full((4, 4), 500.0).fill_diagonal_(-500.0), 20).isfinite().all()
