@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.testing.shipped import Shipped, recognise
+from normlab.testing.shipped import Call, Shipped, recognise, recorded
 
 DIM, VOCAB, DEPTH = 32, 41, 3
 PLAIN: dict[str, Any] = {
@@ -114,6 +114,11 @@ def qwen4_exp() -> nn.Module:
         num_experts=4,
         num_experts_per_tok=2,
         hc_lowrank=6,
+        indexer_n_heads=2,
+        indexer_kv_heads=1,
+        indexer_head_dim=16,
+        indexer_budget=8,
+        indexer_compress_ratio=2,
         layer_types=["linear_attention", "indexed_attention", "linear_attention"],
     )
     return Qwen4ExpTextModel(config)
@@ -178,22 +183,6 @@ def randomise_(decoder: nn.Module, seed: int) -> None:
 
 
 @dataclass
-class Call:
-    module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    output: Any
-
-    @property
-    def first(self) -> Tensor:
-        return self.output[0] if isinstance(self.output, tuple) else self.output
-
-    def like(self, y: Tensor) -> Any:
-        """What the layer expects: y in the place of the branch's output."""
-        return (y, *self.output[1:]) if isinstance(self.output, tuple) else y
-
-
-@dataclass
 class Pass:
     """One pass over their decoder: what each branch was given and gave."""
 
@@ -218,25 +207,7 @@ class Pass:
 
 
 def run_theirs(shipped: Shipped, x: Tensor, tokens: Tensor) -> Pass:
-    calls: dict[nn.Module, Call] = {}
-
-    def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        calls[module] = Call(module, args, kwargs, output)
-
-    handles = [b.register_forward_hook(after, with_kwargs=True) for b in shipped.branches]
-    try:
-        output = forward(shipped.decoder, x, tokens)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return Pass([calls[b] for b in shipped.branches], output)
-
-
-def forward(decoder: nn.Module, x: Tensor, tokens: Tensor) -> Tensor:
-    options: dict[str, Any] = {"inputs_embeds": x, "use_cache": False}
-    if hasattr(decoder, "embed_tokens_per_layer"):
-        options["per_layer_inputs"] = decoder.get_per_layer_inputs(tokens)
-    return decoder(**options).last_hidden_state
+    return Pass(*recorded(shipped, x, tokens))
 
 
 def run_ours(scheme: Any, x: Tensor, branch: Callable[[int, Tensor], Tensor]) -> Tensor:
@@ -245,24 +216,6 @@ def run_ours(scheme: Any, x: Tensor, branch: Callable[[int, Tensor], Tensor]) ->
         z, carry = scheme.read(stream, site)
         stream = scheme.write(stream, branch(site.index, z), carry, site)
     return scheme.close(stream)
-
-
-@contextmanager
-def simple_branches(shipped: Shipped, x: Tensor, tokens: Tensor, function: Callable[[int, Tensor], Tensor]) -> Any:
-    """Their layers, with `function` in the place of every attention and MLP: the residual path is left alone."""
-    with torch.no_grad():
-        seen = run_theirs(shipped, x, tokens)
-    try:
-        for index, call in enumerate(seen.calls):
-
-            def instead(*args: Any, index: int = index, call: Call = call, **kwargs: Any) -> Any:
-                return call.like(function(index, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]))
-
-            call.module.forward = instead  # type: ignore[method-assign]
-        yield
-    finally:
-        for call in seen.calls:
-            call.module.__dict__.pop("forward", None)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from normlab.errors import InputError
 from normlab.schemes import depth_kernels
-from normlab.schemes.base import GPT2, Frame, Init, Parts, Scheme, Site
+from normlab.schemes.base import GPT2, Branch, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig, lookup_row
 from normlab.schemes.depth_buffers import Basket, Shelf, shelve
 from normlab.schemes.depth_reads import full_precision, keys, merge, mix, plain
@@ -120,9 +120,12 @@ class DepthAttention(Scheme):
         self.final = frame.new_norm(eps=frame.eps * self.input_scales()[-1] ** 2)
         self.reset_parameters()
 
-    @property
-    def init(self) -> Init:  # type: ignore[override]
-        return GPT2 if self.placed is None else self.placed.init
+    def init_branch_(self, branch: Branch, site: Site) -> None:
+        """As GPT-2, or as the row around the branches begins."""
+        if self.placed is None:
+            GPT2.fill_(branch, site, options=self.config, std=self.frame.init_std)
+        else:
+            self.placed.init_branch_(branch, site)
 
     def input_scales(self) -> list[float]:
         return self.config.initial_weights(len(self.frame.sites))

@@ -6,7 +6,9 @@ parameters is which of theirs, in which layout, so the same list copies weights 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,3 +196,63 @@ _LINKS: dict[str, Callable[[Any, Any], Iterator[Link]]] = {
     "residual_scaling": _scaling,
     "laurel": _laurel,
 }
+
+
+@dataclass(frozen=True)
+class Call:
+    """One branch of their pass: what it was given, and what it gave."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+
+    def like(self, y: Tensor) -> Any:
+        """What the layer expects, with y in the place of the branch's output."""
+        return (y, *self.output[1:]) if isinstance(self.output, tuple) else y
+
+
+def embedded(decoder: Any, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+    """Their decoder on an embedding; Gemma-3n wants token ids too, for its embeddings of each layer."""
+    options: dict[str, Any] = {"inputs_embeds": x, "use_cache": False}
+    if tokens is not None and hasattr(decoder, "get_per_layer_inputs"):
+        options["per_layer_inputs"] = decoder.get_per_layer_inputs(tokens)
+    found: Tensor = decoder(**options).last_hidden_state
+    return found
+
+
+def recorded(shipped: Shipped, x: Tensor, tokens: Tensor | None = None) -> tuple[list[Call], Tensor]:
+    """Their pass: a call for each branch in order, and the output."""
+    calls: dict[nn.Module, Call] = {}
+
+    def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        calls[module] = Call(module, args, kwargs, output)
+
+    handles = [branch.register_forward_hook(after, with_kwargs=True) for branch in shipped.branches]
+    try:
+        output = embedded(shipped.decoder, x, tokens)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [calls[branch] for branch in shipped.branches], output
+
+
+@contextmanager
+def simple_branches(
+    shipped: Shipped, x: Tensor, function: Callable[[int, Tensor], Tensor], tokens: Tensor | None = None
+) -> Iterator[None]:
+    """Their layers, with `function(index, z)` in the place of every attention and MLP: the residual path is left."""
+    with torch.no_grad():
+        # In float32, for some experts have no float64: only the form of what a branch gives is asked for.
+        calls, _ = recorded(recognise(copy.deepcopy(shipped.decoder).float()), x.float(), tokens)
+    try:
+        for index, (module, call) in enumerate(zip(shipped.branches, calls, strict=True)):
+
+            def instead(*args: Any, index: int = index, call: Call = call, **kwargs: Any) -> Any:
+                return call.like(function(index, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]))
+
+            module.forward = instead
+        yield
+    finally:
+        for module in shipped.branches:
+            module.__dict__.pop("forward", None)
