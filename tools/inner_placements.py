@@ -67,8 +67,8 @@ def main(chosen: list[str]) -> None:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     if DOCUMENT.exists():
         text, body = DOCUMENT.read_text(), table({name: found[name] for name in INNER if name in found})
-        mark = r"(<!-- inner placements -->\n).*?(\n<!-- /inner placements -->)"
-        DOCUMENT.write_text(re.sub(mark, rf"\g<1>{body}\g<2>", text, flags=re.DOTALL))
+        mark = r"(<!-- inner placements -->\n).*?(<!-- /inner placements -->)"
+        DOCUMENT.write_text(re.sub(mark, rf"\g<1>{body}\n\g<2>", text, flags=re.DOTALL))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def test_the_right_port_passes(port):
 
 PLANTED = [
     (Mhc, "comb not transposed", "not transposed"),
-    (Mhc, "bias zero", "biases that were never set"),
+    (Mhc, "bias zero", "biases never set"),
     (Mhc, "H_res not applied", "computed but not applied"),
     (Mhc, "output read missing", "output read is missing: the plain sum"),
     (Mhc, "gain forgotten", "a norm's gain is forgotten"),

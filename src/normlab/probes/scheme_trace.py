@@ -171,8 +171,8 @@ class SchemeTracer:
         return result
 
     def _end(self, verb: Any, h: Tensor) -> Tensor:
-        # The head reads the sum of n streams, a branch about one of them: their mean can be compared with what it read.
-        self._arrive(h if self._streams is None else h / self._streams.shape[-2])
+        # A head that reads the sum of n streams reads n times what a branch does; a mean or a learned read does not.
+        self._arrive(h if self._streams is None else h / self.layout.scheme.closes_at)
         return verb(h)
 
     def _before_out(self, _module: nn.Module, args: Any) -> None:

@@ -175,6 +175,7 @@ class GatedResidualStream(Scheme):
     """z = mean_k sigmoid(W_u silu(W_d x^ / n))_k * x^_k; X_k <- X_k + 2 sigmoid(W_i x^ / n)_k F(z)"""
 
     not_linear = "it normalises each stream before it gates it"
+    closes_at = 1.0
     config: GatedResidual
 
     def __init__(self, config: GatedResidual, frame: Frame) -> None:

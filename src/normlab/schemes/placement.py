@@ -126,7 +126,7 @@ class Placement(Scheme):
 
     def open(self, x: Tensor) -> Tensor:
         x = self.embedding(x)
-        if self.embedding_scale is not None:
+        if self.embedding_scale is not None and self.embedding_shift is not None:
             x = (x + self.embedding_shift) * self.embedding_scale
         return self._source(x)
 

@@ -167,7 +167,7 @@ def _start(port: Path) -> list[Finding]:
 
 def _apart(mixings: Tensor) -> Finding:
     second = float(torch.linalg.svdvals(mixings)[..., 1].mean())
-    guess = None if second > APART else "biases that were never set (zero): the mixing averages the streams"
+    guess = None if second > APART else "biases never set, or too weak: the mixing averages the streams"
     return Finding("start", guess is None, f"the mixing's second singular value is {second:.2f} at the start", guess)
 
 

@@ -34,9 +34,9 @@ def mutants(scheme: Scheme) -> Iterator[tuple[str, Scheme]]:
         }
     if isinstance(scheme, DepthAttention):
         kinds |= {
-            "the key norm's gain is forgotten": lambda s: nn.init.ones_(s.key_gain),
+            "the key norm's gain is forgotten": _no_key_gain,
             "keys are not normalised": _keys_raw,
-            "logits are divided by sqrt(d)": lambda s: s.queries.data.mul_(s.frame.dim**-0.5),
+            "logits are divided by sqrt(d)": _scaled_logits,
             "the output read is missing: the plain sum of the sources": _sum_output,
             "the output read is missing: the newest source alone": _newest_output,
         }
@@ -84,6 +84,14 @@ def _close(read: Callable[[Tensor], Tensor]) -> Change:
         scheme.close = lambda stream: scheme.final(read(stream if isinstance(stream, Tensor) else stream.streams))
 
     return apply
+
+
+def _no_key_gain(scheme: Any) -> None:
+    scheme.key_gain.fill_(1.0)
+
+
+def _scaled_logits(scheme: Any) -> None:
+    scheme.queries.mul_(scheme.frame.dim**-0.5)
 
 
 def _keys_raw(scheme: Any) -> None:

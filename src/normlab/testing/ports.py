@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from normlab.errors import ConfigError, InputError
+from normlab.errors import ConfigError, InputError, UnsupportedError
 from normlab.schemes import Frame, Scheme, SchemeConfig
 from normlab.testing.shipped import embedded, recognise, simple_branches
 
@@ -120,6 +120,10 @@ def _from_verbs(module: nn.Module, config: SchemeConfig | None) -> Path:
 
 def _from_decoder(module: nn.Module) -> Path:
     found = recognise(module)
+    if found.config.name == "laurel":
+        raise UnsupportedError(
+            "Gemma-3n wraps LAuReL in AltUp, whose streams normlab does not have: only its step inside a layer compares"
+        )
 
     def run(given: nn.Module, x: Tensor, branch: Branch) -> Tensor:
         shipped = recognise(given)
@@ -131,17 +135,22 @@ def _from_decoder(module: nn.Module) -> Path:
 
 
 def _from_folded(module: Any) -> Connection:
-    """The package hyper-connections: streams folded into the batch, `input, add = connection(streams)`."""
-    n = module.num_residual_streams
+    """The package hyper-connections: `input, add = connection(streams)`, the streams folded into the batch or, in its
+    mHCv2, beside the channels."""
+    n, beside = module.num_residual_streams, module.static_beta.dim() > 1
 
     def step(given: Any, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
+        if beside:
+            z, add = given(streams)
+            written: Tensor = add(branch(z))
+            return written
         batch, time, _, dim = streams.shape
         folded = streams.permute(0, 2, 1, 3).reshape(batch * n, time, dim)
         z, add = given(folded)
-        written: Tensor = add(branch(z))
+        written = add(branch(z))
         return written.view(batch, n, time, dim).permute(0, 2, 1, 3)
 
-    return Connection("a connection of streams folded into the batch", module, n, module.norm.gamma.shape[-1], step)
+    return Connection("a connection of n streams", module, n, module.norm.gamma.shape[-1], step)
 
 
 def _from_coefficients(module: Any) -> Connection:

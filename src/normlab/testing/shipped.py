@@ -66,16 +66,17 @@ class Shipped:
 
 def recognise(module: nn.Module) -> Shipped:
     """Which scheme a decoder of transformers is: DeepSeek-V4, GLM-5-next, HY-V4, Qwen4-Exp, ZAYA or Gemma-3n."""
-    decoder = next((m for m in module.modules() if isinstance(getattr(m, "layers", None), nn.ModuleList)), None)
-    layers = None if decoder is None else decoder.layers
-    if decoder is None or not layers:
+    lists = (m for m in module.modules() if isinstance(getattr(m, "layers", None), nn.ModuleList))
+    decoder: Any = next(lists, None)
+    layers: list[Any] = [] if decoder is None else list(decoder.layers)
+    if not layers:
         raise InputError(f"{type(module).__name__} has no list of `layers`: it is no decoder that can be recognised")
     config = _config(decoder, layers[0])
     if config is None:
         parts = ", ".join(sorted(name for name, _ in layers[0].named_children()))
         raise InputError(f"the layers of {type(module).__name__} ({parts}) hold no residual that normlab knows")
     branches = tuple(b for layer in layers for b in (_attention(layer), layer.mlp))
-    given: Any = decoder.config
+    given = decoder.config
     frame = Frame(given.hidden_size, make_sites(len(layers)), eps=given.rms_norm_eps, init_std=given.initializer_range)
     return Shipped(decoder, config, frame, branches)
 
@@ -85,7 +86,7 @@ def _attention(layer: Any) -> nn.Module:
 
 
 def _config(decoder: Any, layer: Any) -> SchemeConfig | None:
-    given = decoder.config
+    given = getattr(decoder, "config", None)
     if hasattr(layer, "attn_hc"):
         if layer.attn_hc.scale.numel() == 2:
             return scheme("independent_hc", streams=given.hc_mult, magnitude=given.hc_magnitude, eps=given.hc_eps)
@@ -153,12 +154,16 @@ def _independent(decoder: Any, made: Any) -> Iterator[Link]:
     yield from _head(decoder, made)
 
 
+def _slice(k: int, n: int) -> Layout:
+    return lambda gains: gains.view(n, -1)[k]
+
+
 def _gated(decoder: Any, made: Any) -> Iterator[Link]:
     mixers = [m for layer in decoder.layers for m in (layer.attn_hyper_connection, layer.mlp_hyper_connection)]
     for i, mixer in enumerate([*mixers, decoder.hyper_connection_mixer]):
         for k, norm in enumerate(made.norms[i]):
             # Their gain is 1 + w, for all streams side by side.
-            yield Link(norm.weight, None, mixer.hc_norm.weight, lambda w, k=k: w.view(made.config.streams, -1)[k], 1.0)
+            yield Link(norm.weight, None, mixer.hc_norm.weight, _slice(k, made.config.streams), 1.0)
         yield Link(made.down, i, mixer.input_mix_weight_down.weight, _same)
         yield Link(made.up, i, mixer.input_mix_weight_up.weight, _same)
         if i < len(mixers):
