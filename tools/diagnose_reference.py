@@ -1,4 +1,4 @@
-"""Measure what is normal: writes src/normlab/probes/data/reference.json.
+"""Measure what is normal: writes src/normlab/probes/judge/data/reference.json.
 
     python tools/diagnose_reference.py [--keep]
 
@@ -22,11 +22,11 @@ import normlab as nl
 from normlab.errors import InputError
 from normlab.files import write_json
 from normlab.probes.diagnose import diagnose
-from normlab.probes.loading import load
-from normlab.probes.texts import frame, read_text, tokenize, windows
-from normlab.report.terminal import finite
+from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
+from normlab.probes.measure.table import plain
 
-TARGET = Path(__file__).parents[1] / "src/normlab/probes/data/reference.json"
+TARGET = Path(__file__).parents[1] / "src/normlab/probes/judge/data/reference.json"
 SHAPE = {"vocab_size": 512, "hidden_size": 128, "num_hidden_layers": 24, "num_attention_heads": 4}
 INNER = {**SHAPE, "intermediate_size": 256, "max_position_embeddings": 256}
 GROUPED = {**INNER, "head_dim": 32, "num_key_value_heads": 4, "pad_token_id": 0}
@@ -63,7 +63,7 @@ def random_model(name: str, seed: int) -> dict[str, object]:
     built = getattr(transformers, model)(getattr(transformers, config)(**options))
     ids = torch.randint(5, 512, (4, 128), generator=torch.Generator().manual_seed(seed))
     found = diagnose(built, [{"input_ids": ids}], mask_id=3, skips=False, lengths=(32, 64, 128))
-    return {"kind": "random", "placement": found.placement, "summary": finite(found.summary)}
+    return {"kind": "random", "placement": found.placement, "summary": plain(found.summary)}
 
 
 def random_streams(scheme: str, seed: int) -> dict[str, object]:
@@ -72,7 +72,7 @@ def random_streams(scheme: str, seed: int) -> dict[str, object]:
     model = nl.Transformer(nl.TransformerConfig(scheme=scheme, **shape)).eval()
     ids = torch.randint(5, 512, (4, 128), generator=torch.Generator().manual_seed(seed))
     found = diagnose(model, [ids], skips=False, lengths=(32, 64, 128))
-    return {"kind": "random", "placement": found.placement, "summary": finite(found.summary)}
+    return {"kind": "random", "placement": found.placement, "summary": plain(found.summary)}
 
 
 def trained_model(package: str) -> dict[str, object]:
@@ -81,7 +81,7 @@ def trained_model(package: str) -> dict[str, object]:
     rows = windows(ids, length=256, count=8, model=loaded.model, framing=frame(loaded))
     mask = getattr(loaded.tokenizer, "mask_token_id", None)
     found = diagnose(loaded.model, [{"input_ids": rows}], mask_id=mask, skips=False)
-    return {"kind": "trained", "placement": found.placement, "summary": finite(found.summary)}
+    return {"kind": "trained", "placement": found.placement, "summary": plain(found.summary)}
 
 
 def held_out_model(package: str) -> dict[str, object]:
@@ -93,7 +93,7 @@ def held_out_model(package: str) -> dict[str, object]:
     batches = [{"input_ids": part} for part in rows.split(8)]
     found = diagnose(loaded.model, batches, mask_id=loaded.tokenizer.mask_token_id, special_ids=special)
     titles = {verdict.id: verdict.title for verdict in found.verdicts}
-    return {"kind": "held out", "placement": found.placement, "verdicts": titles, "summary": finite(found.summary)}
+    return {"kind": "held out", "placement": found.placement, "verdicts": titles, "summary": plain(found.summary)}
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import re
 import sys
 from pathlib import Path
 
-from normlab.probes.packages import package_weights
+from normlab.probes.inputs.packages import package_weights
 
 ATOMS = re.compile(r"\[[^\]]+\]|Br|Cl|>>|%[0-9]{2}|.")
 ACYL = ("CC", "CCC", "CC(C)", "c1ccccc1", "Cc1ccc(cc1)", "COc1ccc(cc1)", "O=[N+]([O-])c1ccc(cc1)", "c1ccc(Cl)cc1", "C1CCCCC1",

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import torch
-from benchmarks.__main__ import names
 
 from benchmarks import model, timing
+from benchmarks.__main__ import names
 
 ROOT = Path(__file__).parents[2]
 

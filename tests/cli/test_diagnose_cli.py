@@ -156,11 +156,11 @@ def test_a_vision_model_on_generated_images(vit, tmp_path, capsys):
 
 def test_a_vision_model_on_a_folder_of_images(vit, tmp_path, capsys):
     image = pytest.importorskip("PIL.Image")
-    from normlab.probes import pictures
+    from normlab.probes.inputs import images
 
     for i, colour in enumerate([(255, 0, 0), (0, 51, 255)]):
         image.new("RGB", (40, 20), colour).save(tmp_path / f"{i}.png")
-    pixels = pictures.read_images(tmp_path, (3, 16, 16), count=8, scale=pictures.scaling(str(vit)))
+    pixels = images.read_images(tmp_path, (3, 16, 16), count=8, scale=images.scaling(str(vit)))
     assert pixels.shape == (2, 3, 16, 16)
     assert pixels[1, :, 5, 5].tolist() == pytest.approx([0, 0.2, 1])
     assert run(["diagnose", str(vit), "--json", "--out", str(tmp_path / "out"), "--images", str(tmp_path)]) == 0

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from normlab.probes.diagnose import diagnose
-from normlab.probes.loading import load
-from normlab.probes.texts import frame, read_text, tokenize, windows
+from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -30,8 +30,8 @@ def test_minilm_is_a_healthy_post_norm_model():
     found = diagnose(loaded.model, [{"input_ids": part} for part in rows.split(8)])
     assert found.placement == "post_norm"
     assert found.identity_error < 1e-4
-    assert found.loss["name"] == "contrastive"
-    assert found.loss["value"] < 0.6 * found.loss["chance"]
+    assert found.loss.name == "contrastive"
+    assert found.loss.value < 0.6 * found.loss.chance
     assert found.worst not in ("bad",)
 
 
@@ -68,10 +68,10 @@ def test_three_reaction_models_before_and_after_fine_tuning():
         assert len(found[name].layers) == 12
         assert found[name].identity_error < 1e-4
         assert found[name].worst is None, [v.title for v in found[name].verdicts]
-    assert found["bert_pretrained"].loss["name"] == "masked"
-    assert found["bert_pretrained"].loss["value"] < 0.4 * found["bert_pretrained"].loss["chance"]
+    assert found["bert_pretrained"].loss.name == "masked"
+    assert found["bert_pretrained"].loss.value < 0.4 * found["bert_pretrained"].loss.chance
     before, after = (found[name].layers for name in ("bert_pretrained", "bert_ft"))
-    moved = [abs(b["block_influence"] - a["block_influence"]) for a, b in zip(before, after, strict=True)]
+    moved = [abs(b.block_influence - a.block_influence) for a, b in zip(before, after, strict=True)]
     assert min(moved[-2:]) > 2 * max(moved[:6])
 
 
@@ -80,12 +80,12 @@ def test_one_shared_block_is_twelve_layers():
     loaded = load("package:rxnmapper", allow_pickle=True)
     batches = [{"input_ids": part} for part in reaction_batches(loaded)]
     found = diagnose(loaded.model, batches, **options(loaded))
-    assert [row["layer"] for row in found.layers] == list(range(12))
+    assert [row.layer for row in found.layers] == list(range(12))
     assert found.identity_error < 1e-4
-    assert found.loss["value"] < 0.15 * found.loss["chance"]
-    assert found.causal["shared"]
+    assert found.loss.value < 0.15 * found.loss.chance
+    assert found.causal.shared
     # Whichever application is left out, eleven remain: the same model each time.
-    assert max(found.causal["change"]) - min(found.causal["change"]) < 1e-4
+    assert max(found.causal.change) - min(found.causal.change) < 1e-4
     with torch.no_grad():
         rows = torch.cat([batch["input_ids"] for batch in batches])[:2]
         whole = loaded.model(input_ids=rows).logits

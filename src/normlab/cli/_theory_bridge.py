@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         seed: Seed = 0,
     ) -> None:
         """Angles between tokens by layer: measured, predicted by random layers of infinite width, and by the flow."""
-        from normlab.cli._runs import is_run
+        from normlab.probes.inputs.runs import is_run
         from normlab.report import console, print_json, table
 
         if model is None:
@@ -90,10 +90,10 @@ def _random_networks(
 
 def _own(folder: str, schemes: str, tokens: int, text: Path | None, seed: int) -> Any:
     """A run knows its scheme and its mask. Its tokens are bytes, or whatever its task made: then random ids serve."""
-    from normlab.cli._runs import load_run
     from normlab.dynamics.bridge import bridge, random_tokens
     from normlab.errors import InputError
-    from normlab.probes.texts import tokenize
+    from normlab.probes.inputs.runs import load_run
+    from normlab.probes.inputs.texts import tokenize
 
     loaded = load_run(folder)
     model: Any = loaded.model

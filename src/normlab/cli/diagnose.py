@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normlab.cli._options import Device, Json, Out, Seed, pick_device
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from normlab.probes.diagnosis import Diagnosis
-    from normlab.probes.loading import Loaded
+    from normlab.probes.inputs.hub import Loaded
+    from normlab.probes.inputs.request import DiagnoseOptions
 
 SAMPLE = "the sample of the package (The Devil's Dictionary, 1911)"
 
@@ -70,16 +73,21 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Dilution, gradient imbalance, collapse, dispersion, sinks, wasted layers: numbers and what to try."""
         from normlab.probes.diagnosis import table_csv
-        from normlab.probes.texts import read_text, read_tokens
+        from normlab.probes.inputs.request import DiagnoseOptions
+        from normlab.probes.inputs.texts import read_text, read_tokens
 
-        content = Content(read_tokens(tokens) if tokens is not None else read_text(text), images)
-        content.named = str(tokens) if tokens else str(text) if text else SAMPLE
-        place = pick_device(device)
-        found = []
-        for model in models:
-            options = {"loss": loss, "longest": max_length, "skips": skips, "seed": seed}
-            safety = {"allow_pickle": allow_pickle, "remote_code": trust_remote_code}
-            found.append(_one(model, content, shape=(window, windows), safety=safety, device=place, options=options))
+        asked = Asked(
+            text=read_tokens(tokens) if tokens is not None else read_text(text),
+            named=str(tokens) if tokens else str(text) if text else SAMPLE,
+            images=images,
+            window=window,
+            windows=windows,
+            allow_pickle=allow_pickle,
+            remote_code=trust_remote_code,
+            device=pick_device(device),
+            options=DiagnoseOptions(loss=loss, longest=max_length, skips=skips, seed=seed),
+        )
+        found = [_one(model, asked) for model in models]
         if csv is not None:
             from normlab.files import write_text
 
@@ -92,85 +100,84 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1)
 
 
-@dataclass
-class Content:
-    """What the models are shown: text or token ids, and a folder of images for those that read pixels."""
+@dataclass(frozen=True)
+class Asked:
+    """What the models are shown, how they are loaded, and how much is measured."""
 
-    text: Any
+    text: str | Tensor
+    named: str  # where the text comes from
     images: Path | None
-    named: str = ""
+    window: int
+    windows: int | None
+    allow_pickle: bool
+    remote_code: bool
+    device: str
+    options: DiagnoseOptions
 
 
-def _one(
-    source: str,
-    content: Content,
-    *,
-    shape: tuple[int, int | None],
-    safety: dict[str, bool],
-    device: str,
-    options: dict[str, Any],
-) -> Diagnosis:
-    from normlab.cli._runs import is_run, load_run
+def _one(source: str, asked: Asked) -> Diagnosis:
     from normlab.probes.diagnose import diagnose
-    from normlab.probes.loading import load
+    from normlab.probes.inputs.hub import load
+    from normlab.probes.inputs.runs import is_run, load_run
 
     stages = Stages(source)
     stages("loading", 0, 0)
-    loaded = load_run(source) if is_run(source) else load(source, **safety)
-    reads = getattr(loaded.model, "main_input_name", None)
+    run = is_run(source)
+    loaded = load_run(source) if run else load(source, allow_pickle=asked.allow_pickle, remote_code=asked.remote_code)
+    reads, options, tokenizer = getattr(loaded.model, "main_input_name", None), asked.options, loaded.tokenizer
     if reads == "pixel_values":
-        batches, shown = _pictures(loaded, source, content, shape[1] or 32, options["seed"])
+        batches, shown = _pictures(loaded, source, asked)
     else:
-        batches, shown = _windows(loaded, content, shape), content.named
-        options["mask_id"] = getattr(loaded.tokenizer, "mask_token_id", None)
-        options["special_ids"] = tuple(getattr(loaded.tokenizer, "all_special_ids", ()))
-    batches = [part.to(device) for part in batches]
+        batches, shown = _windows(loaded, asked), asked.named
+        special = tuple(getattr(tokenizer, "all_special_ids", ()))
+        options = replace(options, mask_id=getattr(tokenizer, "mask_token_id", None), special_ids=special)
+    batches = [part.to(asked.device) for part in batches]
     named = [{reads: part} for part in batches] if reads else batches  # transformers' models want names, ours a tensor
-    result = diagnose(loaded.model.to(device), named, name=loaded.name, progress=stages, **options)
-    result.notes += loaded.notes
-    result.how["text" if reads != "pixel_values" else "images"] = shown
+    result = diagnose(loaded.model.to(asked.device), named, name=loaded.name, options=options, progress=stages)
     stages.end()
-    return result
+    how = replace(result.how, images=shown) if reads == "pixel_values" else replace(result.how, text=shown)
+    return replace(result, notes=(*result.notes, *loaded.notes), how=how)
 
 
-def _windows(loaded: Loaded, content: Content, shape: tuple[int, int | None]) -> list[Any]:
+def _windows(loaded: Loaded, asked: Asked) -> list[Tensor]:
     import torch
 
     from normlab.errors import InputError, UnsupportedError
-    from normlab.probes.texts import frame, tokenize, windows
+    from normlab.probes.inputs.texts import frame, tokenize, windows
 
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids":
         raise UnsupportedError(
             f"{loaded.name} reads {reads}, neither text nor images; call nl.diagnose(model, batches) in Python"
         )
-    if content.images is not None:
+    if asked.images is not None:
         raise InputError(f"--images was given, but {loaded.name} reads text; leave it out")
-    ids = content.text if isinstance(content.text, torch.Tensor) else tokenize(loaded, content.text)
+    ids = asked.text if isinstance(asked.text, torch.Tensor) else tokenize(loaded, asked.text)
     name = type(loaded.model).__name__
     # Without a head the loss compares windows with each other, and a masked one counts a seventh of the tokens.
-    length, count = shape[0], shape[1] or (32 if name.endswith(("Model", "ForMaskedLM")) else 8)
-    rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
-    return list(rows.split(8))
+    count = asked.windows or (32 if name.endswith(("Model", "ForMaskedLM")) else 8)
+    rows = windows(ids, length=asked.window, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
+    return list(torch.split(rows, 8))
 
 
-def _pictures(loaded: Loaded, source: str, content: Content, count: int, seed: int) -> tuple[list[Any], str]:
-    from normlab.probes import pictures
+def _pictures(loaded: Loaded, source: str, asked: Asked) -> tuple[list[Tensor], str]:
+    from torch import split
 
-    shape, scale = pictures.size_of(loaded.model), pictures.scaling(source)
-    if content.images is not None:
-        pixels = pictures.read_images(content.images, shape, count=count, scale=scale)
-        shown = str(content.images)
+    from normlab.probes.inputs import images
+
+    shape, scale, count = images.size_of(loaded.model), images.scaling(source), asked.windows or 32
+    if asked.images is not None:
+        pixels, shown = images.read_images(asked.images, shape, count=count, scale=scale), str(asked.images)
     else:
-        pixels = pictures.sample_images(shape, count=count, seed=seed, scale=scale)
+        pixels = images.sample_images(shape, count=count, seed=asked.options.seed, scale=scale)
         shown = "generated colour fields with discs"
         loaded.notes.append("the images are generated, not photographs: pass --images FOLDER for numbers on real ones")
-    return list(pixels.split(8)), shown
+    return list(split(pixels, 8)), shown
 
 
 def _write(found: list[Diagnosis], out: Path, *, html: bool) -> None:
     from normlab.files import write_json
-    from normlab.probes.page import build
+    from normlab.probes.show.page import build
 
     write_json(out / "diagnosis.json", [d.to_dict() for d in found])
     if html:
@@ -178,7 +185,7 @@ def _write(found: list[Diagnosis], out: Path, *, html: bool) -> None:
 
 
 def _show(found: list[Diagnosis], *, json: bool) -> None:
-    from normlab.probes.view import as_text, compare_text
+    from normlab.probes.show.text import as_text, compare_text
     from normlab.report import print_json
 
     if json:

@@ -18,19 +18,9 @@ def register(app: typer.Typer) -> None:
         baseline: Annotated[str | None, typer.Option(help="What the others are compared with.")] = None,
         json: Json = False,
     ) -> None:
-        """Rebuild the report of finished sweeps, or merge several into one."""
-        from normlab.cli import compare, stability
+        """Rebuild the report of finished sweeps (compare, stability, lengthgen), or merge several into one."""
         from normlab.cli._sweeps import deliver
-        from normlab.errors import InputError
-        from normlab.experiments import compare as comparison
-        from normlab.experiments import stability as maps
-        from normlab.experiments.sweep import read_sweep
+        from normlab.experiments.protocol import of_folders
 
-        kinds = {read_sweep(folder)["kind"] for folder in folders}
-        if len(kinds) > 1:
-            raise InputError(f"sweeps of different kinds do not merge: {', '.join(sorted(kinds))}; give one kind")
-        target = folders[0] if out is None else out
-        if kinds == {"stability"}:
-            deliver(maps.from_folders(folders), target, show=stability.show, json=json)
-        else:
-            deliver(comparison.from_folders(folders, baseline=baseline), target, show=compare.show, json=json)
+        result = of_folders(folders).analyse(folders, baseline=baseline)
+        deliver(result, folders[0] if out is None else out, json=json)

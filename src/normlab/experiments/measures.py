@@ -16,7 +16,7 @@ from torch import Tensor
 
 from normlab.errors import UnsupportedError
 from normlab.model import Transformer
-from normlab.probes.metrics import block_influence, token_cosine
+from normlab.probes.measure.metrics import block_influence, token_cosine
 from normlab.tasks import IGNORE, Batch
 
 Loss = Callable[[Transformer, Batch], Tensor]

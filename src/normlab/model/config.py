@@ -9,18 +9,20 @@ from typing_extensions import Self
 
 from normlab.config import Config
 from normlab.errors import ConfigError
-from normlab.schemes import SCHEMES, SchemeConfig, Site, lookup, make_sites
+from normlab.schemes import SCHEMES, Frame, SchemeConfig, Site, lookup, make_sites, parse_scheme, scheme
 
 
 def _to_scheme(value: Any) -> Any:
-    """A name, a mapping with a name, or a scheme config."""
+    """A name, with options or without, a mapping with a name, or a scheme config."""
     if isinstance(value, str):
-        return lookup(value)()  # type: ignore[call-arg]  # registered classes have a default name
+        return parse_scheme(value)
     if isinstance(value, dict):
         options = dict(value)
         name = options.pop("name", None)
         if not isinstance(name, str):
             raise ConfigError("a scheme section needs a `name`, for example {name: pre_norm}")
+        if "(" in name:  # `scheme=block_attn_res(blocks=2)` and then `scheme.heads=2`
+            return scheme(name, **options)
         return lookup(name).from_dict({"name": lookup(name).model_fields["name"].default, **options})
     return value
 
@@ -31,7 +33,9 @@ class _SchemeSchema:
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
         options = [{"$comment": name, **config.model_json_schema()} for name, config in SCHEMES.items()]
-        return {"anyOf": [{"type": "string", "enum": sorted(SCHEMES)}, *options], "default": "pre_norm"}
+        names = {"type": "string", "enum": sorted(SCHEMES)}
+        written = {"type": "string", "pattern": r"^\s*[A-Za-z0-9_-]+\s*\(.*\)\s*$", "$comment": "name(option=value)"}
+        return {"anyOf": [names, written, *options], "default": "pre_norm"}
 
 
 AnyScheme = Annotated[SerializeAsAny[SchemeConfig], BeforeValidator(_to_scheme), _SchemeSchema]
@@ -105,3 +109,7 @@ class TransformerConfig(Config):
 
     def sites(self) -> tuple[Site, ...]:
         return make_sites(self.depth, ("attention",) if self.ffn == "none" else ("attention", "ffn"))
+
+    def frame(self, width: int | None = None) -> Frame:
+        """What the scheme is built in; of another width where one is given."""
+        return Frame(width or self.dim, self.sites(), norm=self.norm, eps=self.eps, init_std=self.init_std)

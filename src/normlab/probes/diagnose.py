@@ -7,42 +7,31 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normlab.errors import InputError, UnsupportedError
-from normlab.probes import expected, gradients, metrics, portions
-from normlab.probes.causal import causal_report, correlations, skip_layers
-from normlab.probes.diagnosis import Diagnosis
-from normlab.probes.loading import eager_attention
-from normlab.probes.locate import locate
-from normlab.probes.losses import Loss, call, pick, token_ids, with_ids
-from normlab.probes.roles import Row
-from normlab.probes.rules import judge
-from normlab.probes.statistics import AttentionStatistics, StreamStatistics
-from normlab.probes.summary import column, finite, summarise
-from normlab.probes.trace import Layout, slow_path, tracer, verify
-from normlab.probes.verdicts import Findings
-from normlab.probes.weights import duplicates, nonfinite_weights
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much to measure. The defaults take about a minute for 125M parameters on a CPU."""
-
-    loss: Any = "auto"  # "causal", "masked", "contrastive", "none", or a function of (model, batch)
-    mask_id: int | None = None
-    special_ids: tuple[int, ...] = ()  # [CLS], [SEP], ...: the masked loss leaves them alone
-    attention: bool = True
-    lengths: tuple[int, ...] | None = None  # None: 64, 128, ... up to the limit of the model and of the text
-    longest: int = 1024
-    gradient_tokens: int = 1024
-    skips: bool = True
-    skip_tokens: int = 512
-    seed: int = 0
+from normlab.probes.diagnosis import Diagnosis, How, Mixing
+from normlab.probes.inputs import batches as parts
+from normlab.probes.inputs.hub import eager_attention
+from normlab.probes.inputs.losses import Loss, LossReading, call, pick, token_ids, with_ids
+from normlab.probes.inputs.request import DiagnoseOptions
+from normlab.probes.judge.rules import judge
+from normlab.probes.judge.verdicts import Evidence
+from normlab.probes.measure import bounds, gradients, metrics
+from normlab.probes.measure.bounds import Theory
+from normlab.probes.measure.heads import AttentionStatistics
+from normlab.probes.measure.skips import SkipReport, skip_layers, skip_report
+from normlab.probes.measure.stream import StreamStatistics
+from normlab.probes.measure.summary import LengthRow, largest, summarise
+from normlab.probes.measure.table import AttentionRow, LayerRow, Rows, column, joined
+from normlab.probes.measure.weights import duplicates, nonfinite_weights
+from normlab.probes.trace.hooks import Layout, slow_path, verify
+from normlab.probes.trace.locate import locate
+from normlab.probes.trace.roles import LayerRoles
 
 
 def diagnose(
@@ -50,71 +39,116 @@ def diagnose(
     batches: Iterable[Any],
     *,
     name: str | None = None,
-    row: Row | None = None,
-    plan: Plan | None = None,
+    roles: LayerRoles | None = None,
+    options: DiagnoseOptions | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-    **options: Any,
+    **changes: Any,
 ) -> Diagnosis:
     """Diagnose a live model on batches: token ids [batch, tokens], dicts of keyword arguments, or tuples.
 
     >>> nl.diagnose(model, [tokens]).to_html("report.html")
 
-    `options` are fields of `Plan` (loss=, lengths=, skips=False, ...), `row` describes a layer that the table does not
-    know, `progress(stage, done, total)` is told how far it is. The model is put in eval mode for the time of
-    the call; its weights, gradients and mode are left as they were.
+    `changes` are fields of `DiagnoseOptions` (loss=, lengths=, skips=False, ...), `roles` describes a layer that the
+    table does not know, `progress(stage, done, total)` is told how far it is. The model is put in eval mode for the
+    time of the call; its weights, gradients and mode are left as they were.
     """
-    plan = plan or Plan(**options)
-    batches = list(batches)
-    if not batches:
+    chosen = replace(options or DiagnoseOptions(), **changes)
+    known = list(batches)
+    if not known:
         raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
-    say = _Clock(progress)
     with _prepared(model):
-        small = portions.first_rows(batches[0])
-        layout = locate(model, lambda: call(model, small), row=row)
+        return _Examination(model, known, chosen, _Clock(progress)).run(name or type(model).__name__, roles)
+
+
+class _Examination:
+    """One diagnosis while it is made."""
+
+    def __init__(self, model: nn.Module, batches: list[Any], options: DiagnoseOptions, say: _Clock) -> None:
+        self.model, self.batches, self.options, self.say = model, batches, options, say
+
+    def run(self, name: str, roles: LayerRoles | None) -> Diagnosis:
+        model, batches, options, say = self.model, self.batches, self.options, self.say
+        small = parts.first_rows(batches[0])
+        layout = locate(model, lambda: call(model, small), roles=roles)
         say("checking the residual identity", 0, 0)
         errors = verify(layout, lambda: call(model, small))
         say("streaming statistics", 0, 0)
         stream = _stream(layout, batches)
-        rows = stream.rows()
-        mixing = _mixing(layout, small, rows)
+        rows, mixing = _mixing(layout, small, stream.rows())
         broken = nonfinite_weights(model)
-        healthy = not broken and not any(r["nonfinite"] for r in rows)
-        lengths: list[dict[str, Any]] = []
-        if plan.attention and healthy:
+        healthy = not broken and not any(row.nonfinite for row in rows)
+        lengths: tuple[LengthRow, ...] = ()
+        if options.attention and healthy:
             say("attention", 0, 0)
-            lengths = _attention(layout, batches, rows, plan)
-        loss = _loss(plan, model, batches[0]) if healthy else None
-        value = math.nan
+            rows, lengths = _attention(layout, batches, rows, options)
+        loss = _loss(options, model, batches[0]) if healthy else None
+        reading, causal = None, None
         if loss is not None:
             say("gradients", 0, 0)
-            found, value = gradients.measure(layout, portions.some(batches, plan.gradient_tokens, loss), loss)
-            _join(rows, found)
-        causal = None
-        if loss is not None and plan.skips:
-            causal = _skips(layout, batches, loss, stream, plan, say)
-            _join(rows, [{"layer": i, "skip_loss_change": value} for i, value in enumerate(causal["change"])])
-            causal["correlation"] = correlations(rows, causal["change"])
-    summary = summarise(rows, lengths)
-    findings = Findings(rows, summary, layout.placement, broken, duplicates(layout), causal)
-    return Diagnosis(
-        name=name or type(model).__name__,
-        architecture=layout.architecture,
-        placement=layout.placement,
-        inferred=layout.inferred,
-        identity_error=max(finite([*errors, (mixing or {}).get("error", math.nan)]), default=math.nan),
-        embedding=stream.embedding,
-        layers=rows,
-        summary=summary,
-        verdicts=judge(findings),
-        lengths=lengths,
-        angular=stream.angular_matrix(),
-        causal=causal,
-        loss={"name": loss.name, "value": value, "chance": loss.chance} if loss else None,
-        theory=_theory(layout, stream, rows),
-        mixing=mixing,
-        how={**_how(model, stream, batches, plan), **say.seconds()},
-        notes=_notes(layout, loss, healthy, causal),
-    )
+            found, value = gradients.measure(layout, parts.some(batches, options.gradient_tokens, loss), loss)
+            rows, reading = joined(rows, found), LossReading(loss.name, value, loss.chance)
+        if loss is not None and options.skips:
+            causal = self._skips(layout, loss, stream, rows)
+            rows = [replace(row, skip_loss_change=causal.change[row.layer]) for row in rows]
+        summary = summarise(rows, lengths)
+        twins = tuple(duplicates(layout))
+        return Diagnosis(
+            name=name,
+            architecture=layout.architecture,
+            placement=layout.placement,
+            inferred=layout.inferred,
+            identity_error=largest([*errors, math.nan if mixing is None or mixing.error is None else mixing.error]),
+            embedding=stream.embedding,
+            layers=tuple(rows),
+            summary=summary,
+            lengths=lengths,
+            angular=stream.angular_matrix(),
+            causal=causal,
+            loss=reading,
+            theory=_theory(layout, stream, rows),
+            mixing=mixing,
+            how=self._how(stream),
+            notes=tuple(_notes(layout, loss, healthy, causal)),
+            verdicts=judge(Evidence(rows, summary, layout.placement, tuple(broken), twins, causal)),
+        )
+
+    def _skips(self, layout: Layout, loss: Loss, stream: StreamStatistics, rows: Rows) -> SkipReport:
+        """Skip layers on several small batches, so that each effect has a standard error."""
+        portions = parts.skip_batches(self.batches, loss, self.options)
+        runs = parts.candidate_runs(stream.angular_matrix())
+        depth, effects = len(rows), []
+        for number, portion in enumerate(portions):
+
+            def track(steps: range, done: int = number * depth) -> Iterator[int]:
+                for step in steps:
+                    self.say("skipping layers", done + step, depth * len(portions))
+                    yield step
+
+            effects.append(skip_layers(layout, portion, loss, runs=runs, track=track))
+        return skip_report(effects, loss.chance, rows=rows, shared=len(layout.layers) == 1 < depth)
+
+    def _how(self, stream: StreamStatistics) -> How:
+        parameter = next(self.model.parameters())
+        return How(
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            dtype=str(parameter.dtype).removeprefix("torch."),
+            device=str(parameter.device),
+            tokens=stream.tokens,
+            batches=len(self.batches),
+            window=stream.shape[1] if stream.shape else None,
+            width=stream.width,
+            seed=self.options.seed,
+            torch=torch.__version__,
+            python=platform.python_version(),
+            threads=torch.get_num_threads(),
+            seconds=self.say.seconds(),
+            stages=self.say.stages(),
+        )
+
+
+def _loss(options: DiagnoseOptions, model: nn.Module, batch: Any) -> Loss | None:
+    ids, special = options.mask_id, options.special_ids
+    return pick(options.loss, model, batch, mask_id=ids, special_ids=special, seed=options.seed)
 
 
 class _Clock:
@@ -130,14 +164,12 @@ class _Clock:
         if self.progress is not None:
             self.progress(stage, done, total)
 
-    def seconds(self) -> dict[str, Any]:
+    def seconds(self) -> float:
+        return round(time.perf_counter() - self.start, 1)
+
+    def stages(self) -> dict[str, float]:
         ends = [*(begin for _, begin in self.begins[1:]), time.perf_counter()]
-        stages = {name: round(end - begin, 1) for (name, begin), end in zip(self.begins, ends, strict=True)}
-        return {"seconds": round(ends[-1] - self.start, 1), "stages": stages}
-
-
-def _loss(plan: Plan, model: nn.Module, batch: Any) -> Loss | None:
-    return pick(plan.loss, model, batch, mask_id=plan.mask_id, special_ids=plan.special_ids, seed=plan.seed)
+        return {name: round(end - begin, 1) for (name, begin), end in zip(self.begins, ends, strict=True)}
 
 
 @contextmanager
@@ -160,118 +192,84 @@ def _prepared(model: nn.Module) -> Iterator[None]:
 
 def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
     statistics = StreamStatistics()
-    with tracer(layout, statistics), torch.no_grad(), slow_path():
+    with layout.tracer(statistics), torch.no_grad(), slow_path():
         for batch in batches:
             call(layout.model, batch)
     return statistics
 
 
-def _attention(layout: Layout, batches: list[Any], rows: list[dict[str, Any]], plan: Plan) -> list[dict[str, Any]]:
+def _attention(
+    layout: Layout, batches: list[Any], rows: list[LayerRow], options: DiagnoseOptions
+) -> tuple[list[LayerRow], tuple[LengthRow, ...]]:
     """Weights at the batch's own length into the rows; then the means over layers against length."""
     with eager_attention(layout.model):
-        first = AttentionStatistics()
-        with tracer(layout, first, weights=True), torch.no_grad(), slow_path():
-            call(layout.model, portions.first_rows(batches[0], tokens=1 << 30))
-        found = first.rows()
-        if not any("entropy" in row for row in found):
-            return []
-        _join(rows, found)
-        return [_at_length(layout, batches[0], text) for text in portions.texts(layout.model, batches, plan)]
+        found = _weights(layout, parts.first_rows(batches[0], tokens=1 << 30))
+        if not any(row.entropy is not None for row in found):
+            return rows, ()
+        texts = parts.texts(layout.model, batches, options)
+        return joined(rows, found), tuple(_at_length(layout, batches[0], text) for text in texts)
 
 
-def _at_length(layout: Layout, batch: Any, ids: Tensor) -> dict[str, Any]:
+def _weights(layout: Layout, batch: Any) -> list[AttentionRow]:
     statistics = AttentionStatistics()
-    with tracer(layout, statistics, weights=True), torch.no_grad(), slow_path():
-        call(layout.model, with_ids(batch, ids))
-    rows = statistics.rows()
-    names = ("entropy", "max_weight", "sink_mass", "attention_output_rms")
-    means = {name: sum(column(rows, name)) / len(rows) for name in names}
-    return {"length": ids.shape[1], **means, "layers": rows}
+    with layout.tracer(statistics, weights=True), torch.no_grad(), slow_path():
+        call(layout.model, batch)
+    return statistics.rows()
 
 
-def _skips(
-    layout: Layout,
-    batches: list[Any],
-    loss: Loss,
-    stream: StreamStatistics,
-    plan: Plan,
-    say: Callable[[str, int, int], None],
-) -> dict[str, Any]:
-    """Skip layers on several small batches, so that each effect has a standard error."""
-    parts = portions.skip_batches(batches, loss, plan)
-    runs = portions.candidate_runs(stream.angular_matrix())
-    depth, effects = len(stream.rows()), []
-    for number, part in enumerate(parts):
+def _at_length(layout: Layout, batch: Any, ids: Tensor) -> LengthRow:
+    rows = _weights(layout, with_ids(batch, ids))
 
-        def track(steps: range, done: int = number * depth) -> Iterator[int]:
-            for step in steps:
-                say("skipping layers", done + step, depth * len(parts))
-                yield step
+    def average(value: Callable[[AttentionRow], float | None]) -> float:
+        return sum(column(rows, value)) / len(rows)
 
-        effects.append(skip_layers(layout, part, loss, runs=runs, track=track))
-    return causal_report(effects, loss.chance, shared=len(layout.layers) == 1 < depth)
+    return LengthRow(
+        length=ids.shape[1],
+        entropy=average(lambda row: row.entropy),
+        max_weight=average(lambda row: row.max_weight),
+        sink_mass=average(lambda row: row.sink_mass),
+        attention_output_rms=average(lambda row: row.attention_output_rms),
+        layers=tuple(rows),
+    )
 
 
-def _mixing(layout: Layout, batch: Any, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _mixing(layout: Layout, batch: Any, rows: list[LayerRow]) -> tuple[list[LayerRow], Mixing | None]:
     """The depth-mixing matrix of a model that defines one (`model.depth_mixing_parts(tokens)`), mean over tokens."""
-    find, ids = getattr(layout.model, "depth_mixing_parts", None), token_ids(batch)
-    groups = getattr(layout, "groups", None)
-    if find is None or ids is None or groups is None or any(row["nonfinite"] for row in rows):
-        return None
+    find, ids, groups = getattr(layout.model, "depth_mixing_parts", None), token_ids(batch), layout.groups
+    if find is None or ids is None or groups is None or any(row.nonfinite for row in rows):
+        return rows, None
     try:
-        parts = find(ids)
+        found = find(ids)
     except UnsupportedError as error:
-        return {"absent": str(error)}
-    matrix = parts.matrix.detach().mean((0, 1))
-    used = metrics.effective_sources(parts.matrix.detach()).mean((0, 1)).tolist()
-    for row, group in zip(rows, groups, strict=True):
-        row["effective_sources"] = sum(used[site] for site in group) / len(group)
-    reads = [group[0] for group in groups]
-    return {"matrix": matrix.tolist(), "tokens": ids.numel(), "reads": reads, "error": parts.error}
+        return rows, Mixing(absent=str(error))
+    matrix = found.matrix.detach()
+    used = metrics.effective_sources(matrix).mean((0, 1)).tolist()
+    rows = [
+        replace(row, effective_sources=sum(used[site] for site in group) / len(group))
+        for row, group in zip(rows, groups, strict=True)
+    ]
+    shown = tuple(tuple(line) for line in matrix.mean((0, 1)).tolist())
+    return rows, Mixing(matrix=shown, tokens=ids.numel(), reads=tuple(group[0] for group in groups), error=found.error)
 
 
-def _join(rows: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
-    known = {row["layer"]: row for row in rows}
-    for row in more:
-        known[row["layer"]].update(row)
-
-
-def _theory(layout: Layout, stream: StreamStatistics, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    start, law = stream.embedding, getattr(layout, "growth_law", [])
-    low, high = expected.xiong_bounds(len(rows), stream.width)
-    sizes = [[row[key] for key in ("attention_norm", "ffn_norm") if key in row] for row in rows]
-    pre = layout.placement.startswith(("pre_norm", "peri_norm", "res_norm"))
+def _theory(layout: Layout, stream: StreamStatistics, rows: Rows) -> Theory:
+    start, law, placement = stream.embedding, layout.growth_law, layout.placement
+    sizes = [[branch.norm for branch in row.branches] for row in rows]
+    pre = placement.startswith(("pre_norm", "peri_norm", "res_norm"))
     tokens = max(2, stream.shape[1] if stream.shape else 2)
-    return {
-        "growth_exponent": expected.law_exponent(law) if law else expected.growth_exponent(layout.placement),
-        "xiong": {"low": low, "high": high} if layout.placement.startswith("pre_norm") else None,
-        "orthogonal": expected.orthogonal_sum(start["norm"], sizes) if pre else None,
-        "sphere_cosine": expected.sphere_cosine(layout.placement, start["token_cosine"], len(rows), tokens=tokens),
-    }
+    return Theory(
+        growth_exponent=bounds.law_exponent(law) if law else bounds.growth_exponent(placement),
+        xiong=bounds.xiong_bounds(len(rows), stream.width) if placement.startswith("pre_norm") else None,
+        orthogonal=bounds.orthogonal_sum(start.norm or 0.0, sizes) if pre else None,
+        sphere_cosine=bounds.sphere_cosine(placement, start.token_cosine or 0.0, len(rows), tokens=tokens),
+    )
 
 
-def _how(model: nn.Module, stream: StreamStatistics, batches: list[Any], plan: Plan) -> dict[str, Any]:
-    parameter = next(model.parameters())
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "dtype": str(parameter.dtype).removeprefix("torch."),
-        "device": str(parameter.device),
-        "tokens": stream.tokens,
-        "batches": len(batches),
-        "window": stream.shape[1] if stream.shape else None,
-        "width": stream.width,
-        "seed": plan.seed,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _notes(layout: Layout, loss: Loss | None, healthy: bool, causal: dict[str, Any] | None) -> list[str]:
+def _notes(layout: Layout, loss: Loss | None, healthy: bool, causal: SkipReport | None) -> list[str]:
     notes = list(layout.notes)
-    if causal and causal["better_without"] > len(causal["change"]) / 4:
+    if causal and causal.better_without > len(causal.change) / 4:
         notes.append(
-            f"without {causal['better_without']} of {len(causal['change'])} layers the loss falls: the model is sure of "
+            f"without {causal.better_without} of {len(causal.change)} layers the loss falls: the model is sure of "
             "wrong answers on this text, so skips were not used to judge its layers"
         )
     if not healthy:

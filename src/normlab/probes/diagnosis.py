@@ -2,38 +2,80 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from normlab.files import write_json, write_text
-from normlab.probes.verdicts import SEVERITIES, Verdict
-from normlab.report.terminal import finite
+from normlab.probes.inputs.losses import LossReading
+from normlab.probes.judge.verdicts import SEVERITIES, Verdict
+from normlab.probes.measure.bounds import Theory
+from normlab.probes.measure.skips import SkipReport
+from normlab.probes.measure.summary import LengthRow, Summary
+from normlab.probes.measure.table import LayerRow, Real, Sparse, StreamRow, plain
+from normlab.report.tables import csv_text
+
+SCHEMA = 2  # 1 had the same fields and did not say its number
 
 
-@dataclass
+@dataclass(frozen=True)
+class Mixing(Sparse):
+    """The depth-mixing matrix (reads x sources), or why there is none."""
+
+    absent: str | None = None
+    matrix: tuple[tuple[Real, ...], ...] | None = None
+    tokens: int | None = None
+    reads: tuple[int, ...] | None = None  # which row each layer begins with
+    error: Real | None = None
+
+
+@dataclass(frozen=True)
+class How(Sparse):
+    """How it was measured."""
+
+    parameters: int = 0
+    dtype: str = ""
+    device: str = ""
+    tokens: int = 0
+    batches: int = 0
+    window: int | None = None
+    width: int = 0
+    seed: int = 0
+    torch: str = ""
+    python: str = ""
+    threads: int = 0
+    seconds: Real = math.nan
+    stages: dict[str, Real] = field(default_factory=dict)
+    text: str | None = None
+    images: str | None = None
+
+
+@dataclass(frozen=True)
 class Diagnosis:
-    """What was found in one model. `layers` is a list of dicts, one per layer call; numbers are means over tokens."""
+    """What was found in one model. `layers` has one row per layer call; numbers are means over tokens."""
 
     name: str
     architecture: str
     placement: str
     inferred: bool
-    identity_error: float
-    embedding: dict[str, Any]
-    layers: list[dict[str, Any]]
-    summary: dict[str, float]
-    verdicts: list[Verdict]
-    lengths: list[dict[str, Any]] = field(default_factory=list)
-    angular: list[list[float | None]] = field(default_factory=list)
-    causal: dict[str, Any] | None = None
-    loss: dict[str, Any] | None = None
-    theory: dict[str, Any] = field(default_factory=dict)
-    mixing: dict[str, Any] | None = None  # the depth-mixing matrix, or why there is none; None: not asked
-    how: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    identity_error: Real
+    embedding: StreamRow
+    layers: tuple[LayerRow, ...]
+    summary: Summary
+    lengths: tuple[LengthRow, ...] = ()
+    angular: tuple[tuple[Real, ...], ...] = ()
+    causal: SkipReport | None = None
+    loss: LossReading | None = None
+    theory: Theory = field(default_factory=Theory)
+    mixing: Mixing | None = None  # None: not asked
+    how: How = field(default_factory=How)
+    notes: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    schema: int = SCHEMA
 
     @property
     def worst(self) -> str | None:
@@ -44,14 +86,13 @@ class Diagnosis:
         return next((verdict for verdict in self.verdicts if verdict.id == id), None)
 
     def to_dict(self) -> dict[str, Any]:
-        values = {key: value for key, value in self.__dict__.items() if key != "verdicts"}
-        return finite({**values, "verdicts": [verdict.to_dict() for verdict in self.verdicts]})
+        """As JSON holds it. A file that did not say its schema does not say it again."""
+        return {key: value for key, value in plain(self).items() if key != "schema" or self.schema > 1}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Diagnosis:
         """The inverse of `to_dict`, so that a page can be drawn again from diagnosis.json."""
-        verdicts = [Verdict(**{**verdict, "layers": tuple(verdict["layers"])}) for verdict in values["verdicts"]]
-        return cls(**{**values, "verdicts": verdicts})
+        return TypeAdapter(cls).validate_python({"schema": 1, **values})
 
     def to_json(self, path: str | Path) -> Path:
         return write_json(path, self.to_dict())
@@ -61,21 +102,18 @@ class Diagnosis:
         return write_text(path, table_csv([self]))
 
     def to_html(self, path: str | Path) -> Path:
-        from normlab.probes.page import build
+        from normlab.probes.show.page import build
 
         return build([self]).write(path)
 
     def __str__(self) -> str:
-        from normlab.probes.view import as_text
+        from normlab.probes.show.text import as_text
 
         return as_text(self)
 
 
-def table_csv(diagnoses: list[Diagnosis]) -> str:
-    rows = [{"model": d.name, **row} for d in diagnoses for row in d.layers]
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([{key: "" if value is None else value for key, value in finite(row).items()} for row in rows])
-    return text.getvalue()
+def table_csv(diagnoses: Sequence[Diagnosis]) -> str:
+    """One line per layer; only columns that were measured somewhere."""
+    rows = [{"model": d.name, **plain(row)} for d in diagnoses for row in d.layers]
+    measured = {key for row in rows for key in row}
+    return csv_text(rows, [name for name in ("model", *(each.name for each in fields(LayerRow))) if name in measured])

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.probes.locate import locate
-from normlab.probes.losses import call
-from normlab.probes.trace import Layout, Record, tracer
+from normlab.probes.inputs.losses import call
+from normlab.probes.trace.hooks import Layout, Record
+from normlab.probes.trace.locate import locate
 
 
 class Monitor:
@@ -77,7 +77,7 @@ class Monitor:
             # Hooks that come after compilation are not seen by compiled code: a measured step runs eagerly.
             if self.compiled:
                 self._stance = torch.compiler.set_stance("force_eager")
-            self._tracer = tracer(self.layout, self._on_layer).__enter__()
+            self._tracer = self.layout.tracer(self._on_layer).__enter__()
 
     def _on_layer(self, record: Record) -> None:
         """Reductions on the device; nothing is read back here."""
@@ -183,7 +183,7 @@ def _means(values: dict[str, float]) -> dict[str, float]:
 
 
 def _norm(gradient: Tensor) -> Tensor:
-    norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32)
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # a sharded gradient: over all its shards
 
 
@@ -196,7 +196,7 @@ def _wrappers(model: nn.Module) -> list[nn.Module]:
             inner = found[-1].module
         if inner is None:
             return found
-        found.append(inner)  # type: ignore[arg-type]
+        found.append(inner)
 
 
 def _unwrap(model: nn.Module) -> nn.Module:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from normlab.errors import require
 from normlab.files import write_text
-from normlab.report.terminal import finite, show
+from normlab.report.tables import Row, TableView, all_columns, html_table, layout, plain_text
+from normlab.report.terminal import finite
 
 
 class Page:
@@ -43,22 +44,15 @@ class Page:
     def code(self, text: str) -> None:
         self.parts.append({"kind": "code", "text": text})
 
-    def table(
-        self, rows: Sequence[Mapping[str, Any]], *, name: str, caption: str = "", columns: Sequence[str] | None = None
-    ) -> None:
+    def table(self, rows: Sequence[Row], *, name: str, caption: str = "", columns: Sequence[str] | None = None) -> None:
         """Dict rows; `name` is the file name of the CSV that the reader can save."""
-        names = list(columns or (rows[0].keys() if rows else ()))
-        cells = [[show(row.get(column)) for column in names] for row in rows]
-        numeric = [all(isinstance(row.get(column), (int, float, type(None))) for row in rows) for column in names]
-        raw = [[finite(row.get(column)) for column in names] for row in rows]
-        part = {"kind": "table", "name": name, "caption": caption, "columns": names, "rows": cells, "numeric": numeric}
-        self.parts.append({**part, "csv": script_json([names, *raw])})
+        drawn = html_table(rows, columns=columns, caption=caption)
+        self.parts.append({"kind": "table", "name": name, "fragment": drawn, "csv": _saved(layout(rows, columns))})
 
-    def csv(self, rows: Sequence[Mapping[str, Any]], *, name: str, caption: str = "") -> None:
+    def csv(self, rows: Sequence[Row], *, name: str, caption: str = "") -> None:
         """A table that is too long to show: a button that saves it."""
-        names = list(dict.fromkeys(key for row in rows for key in row))
-        raw = [[finite(row.get(column)) for column in names] for row in rows]
-        self.parts.append({"kind": "csv", "name": name, "caption": caption, "csv": script_json([names, *raw])})
+        view = layout(rows, all_columns(rows))
+        self.parts.append({"kind": "csv", "name": name, "caption": caption, "csv": _saved(view)})
 
     def figure(self, figure: Any, *, caption: str = "", height: int = 380, label: str = "") -> None:
         """A plotly figure (or the dict of one). `label` describes it to a screen reader; the caption does if empty."""
@@ -86,9 +80,10 @@ class Page:
             loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
         )
         drawn = any(part["kind"] == "figure" for part in self.parts)
-        return environment.get_template("page.html").render(
+        rendered: str = environment.get_template("page.html").render(
             page=self, parts=self.parts, plotly=_plotly_script() if drawn else ""
         )
+        return rendered
 
     def write(self, path: str | Path) -> Path:
         return write_text(path, self.render())
@@ -100,10 +95,17 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
+def _saved(view: TableView) -> str:
+    """What the button saves: every value in full, and no text that a spreadsheet would run."""
+    rows = [[plain_text(cell) for cell in line] for line in (view.columns, *view.raw)]
+    return script_json(rows)
+
+
 @cache
 def _plotly_script() -> str:
     offline = require("plotly.offline", extra="report", purpose="a page with plots")
-    return offline.get_plotlyjs()
+    script: str = offline.get_plotlyjs()
+    return script
 
 
 def _slug(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a person sees in a terminal: tables, sparklines, bars, progress with an ETA.
+"""What a person sees in a terminal: sparklines, bars, progress with an ETA.
 
 Tables go to stdout, progress to stderr, so that `--json` owns stdout.
 """
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.table import Table
 
 Item = TypeVar("Item")
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -41,20 +40,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     return value
-
-
-def table(rows: Sequence[dict[str, Any]], *, title: str | None = None, columns: Sequence[str] | None = None) -> Table:
-    """A rich table of dict rows; numbers are right-aligned and shortened."""
-    names = list(columns or (rows[0].keys() if rows else ()))
-    drawn = Table(title=title, title_justify="left", header_style="bold", expand=False)
-    for name in names:
-        numeric = bool(rows) and all(isinstance(row.get(name), (int, float)) or row.get(name) is None for row in rows)
-        widest = max([len(name), *(len(show(row.get(name))) for row in rows)])
-        least = widest if numeric or widest <= 16 else None  # long texts fold, numbers and names never do
-        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold", min_width=least)
-    for row in rows:
-        drawn.add_row(*[show(row.get(name)) for name in names])
-    return drawn
 
 
 def show(value: Any) -> str:

@@ -17,7 +17,7 @@ class DeltaAttnRes(SchemeConfig):
     """h_l = x_l + sum_i softmax_i( w_l . RMSNorm(v_i) ) v_i; x <- x + F(N(h_l)); v_0 embedding, v_i = F_i"""
 
     card = Card(
-        family="depth sources",
+        family="depth-sources",
         equation="h_l = x + sum_i softmax_i( w_l . RMSNorm(v_i) ) v_i over the embedding and what each branch added; "
         "x <- x + F(N(h_l)); output N(x)",
         citation="Luo, Cai and Hu 2026, Delta Attention Residuals, arXiv 2605.18855; follows the authors' code",

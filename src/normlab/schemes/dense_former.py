@@ -20,7 +20,7 @@ class DenseFormer(SchemeConfig):
     """x_m <- sum_j alpha_mj y_j after layer m, over j <= m with j = m (mod dilation), where m divides by period"""
 
     card = Card(
-        family="depth sources",
+        family="depth-sources",
         equation="x <- x + F(N(x)); after layer m: x_m <- sum_{j<=m} alpha_mj y_j, y_0 = embedding",
         citation="Pagliardini et al. 2024, DenseFormer, arXiv 2402.02622",
         growth="1 + i at the start, as pre_norm",
@@ -116,7 +116,7 @@ class Mudd(SchemeConfig):
     """x_m <- sum_j dw_mj y_j after layer m, dw_m = W_2 GELU(W_1 x / rms(x)) + b for every token"""
 
     card = Card(
-        family="depth sources",
+        family="depth-sources",
         equation="x <- x + F(N(x)); after layer m: x_m <- sum_{j<=m} dw_mj y_j, dw_m = W_2 GELU(W_1 rms(y_m)) + b",
         citation="Xiao et al. 2025, MUDDFormer, arXiv 2502.12170 (one way: all of a layer reads one mix); the authors' code",
         growth="1 + i at the start, as pre_norm",

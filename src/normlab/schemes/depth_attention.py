@@ -171,7 +171,7 @@ class AttnRes(DepthAttentionConfig):
     """h_l = sum_i softmax_i( w_l . RMSNorm(v_i) ) v_i over all earlier branches and the embedding"""
 
     card = Card(
-        family="depth sources",
+        family="depth-sources",
         equation="h_l = sum_{i<l} softmax_i( w_l . RMSNorm(v_i) ) v_i; v_l = F(N(h_l)); output one more read",
         citation="Kimi Team 2026, Attention Residuals, arXiv 2603.15031 (Full)",
         growth="1/(1+i) at the start: a mean of independent sources",
@@ -205,7 +205,7 @@ class BlockAttnRes(DepthAttentionConfig):
     """h_l = attention over the embedding, the sums of closed blocks, and the running sum of the open block"""
 
     card = Card(
-        family="depth sources",
+        family="depth-sources",
         equation="h_l = sum_n softmax_n( w_l . RMSNorm(b_n) ) b_n; b_0 embedding, b_n sums of S branches",
         citation="Kimi Team 2026, Attention Residuals, arXiv 2603.15031 (Block)",
         growth="bounded and periodic: (1+i)/(number of sources)^2 at the start",

@@ -21,7 +21,7 @@ class ResiDual(SchemeConfig):
     """x <- N(x + f), d <- d + f with f = F(x); output x + N(d)"""
 
     card = Card(
-        family="two streams",
+        family="two-stream",
         equation="x <- N(x + F(x)), d <- d + F(x); output x + N(d)",
         citation="Xie et al. 2023, ResiDual, arXiv 2304.14802",
         growth="constant for what branches read; the second stream grows like 1 + i",
@@ -74,7 +74,7 @@ class SiameseNorm(SchemeConfig):
     """X <- N_p(X); z = N_in(X + N_q(Y)); o = F(z); X += o / sqrt(2 l); Y += o; output N(N(X) + N(Y))"""
 
     card = Card(
-        family="two streams",
+        family="two-stream",
         equation="X <- N_p(X); z = N_in(X + N_q(Y)); o = F(z); X += o/sqrt(2l); Y += o; output N(N(X) + N(Y))",
         citation="Li et al. 2026, SiameseNorm, arXiv 2602.08064; follows the authors' DeiT code",
         growth="bounded: two unit streams are read, so between 2 and 4",
@@ -131,7 +131,7 @@ class BottomToTop(SchemeConfig):
     """Post-LN whose last branch of each layer adds the layer's input again: x <- N(x_in + h + F(h))"""
 
     card = Card(
-        family="two streams",
+        family="two-stream",
         equation="h <- N(x + Attention(x)); x <- N(x + h + FFN(h))",
         citation="Takase et al. 2022, B2T Connection, arXiv 2206.00330",
         growth="constant",

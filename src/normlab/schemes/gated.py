@@ -27,7 +27,7 @@ class IndependentHyperConnections(SchemeConfig):
     """X_k <- X_k + post_k F(N(sum_j pre_j X_j)): hyper-connections without H_res"""
 
     card = Card(
-        family="n streams",
+        family="multi-stream",
         equation="X_k <- X_k + post_k F(N(sum_j pre_j X_j)); pre = sigmoid + eps, post = m sigmoid + eps; "
         "output sum_k (sigmoid(.) + eps)_k X_k",
         citation="HY-V4 as shipped in transformers (hy_v4: HYV4HyperConnection, HYV4HyperHead)",
@@ -121,7 +121,7 @@ class GatedResidual(SchemeConfig):
     """X_k <- X_k + 2 sigmoid(W_i x^ / n)_k F(mean_k sigmoid(W_u silu(W_d x^ / n))_k * x^_k), x^_k = N_k(X_k)"""
 
     card = Card(
-        family="n streams",
+        family="multi-stream",
         equation="x^_k = N_k(X_k); z = mean_k sigmoid(W_u silu(W_d x^ / n))_k * x^_k; "
         "X_k <- X_k + 2 sigmoid(W_i x^ / n)_k F(z); output the same z, without a final norm",
         citation="Qwen4-Exp as shipped in transformers (qwen4_exp: Qwen4ExpTextGatedResidual)",

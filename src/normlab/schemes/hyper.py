@@ -53,7 +53,7 @@ class HyperConnections(SchemeConfig):
     """[h; H'] = A^T H, H <- H' + beta (x) F(N(h)); A, beta static plus s tanh(N(H) W) when dynamic"""
 
     card = Card(
-        family="n streams",
+        family="multi-stream",
         equation="[h; H'] = A^T H, H <- H' + beta (x) F(N(h)); A, beta += s tanh(N(H) W); output: their sum",
         citation="Zhu et al. 2024, Hyper-Connections, arXiv 2409.19606",
         growth="1 + i at the start, as pre_norm",

@@ -41,7 +41,7 @@ class ManifoldHyperConnections(SchemeConfig):
     """X <- H_res X + H_post^T F(H_pre X), H_res doubly stochastic"""
 
     card = Card(
-        family="n streams",
+        family="multi-stream",
         equation="X <- H_res X + H_post^T F(N(H_pre X)); H_pre = sigmoid, H_post = 2 sigmoid, H_res = Sinkhorn(exp); "
         "output sum_k sigmoid(.)_k X_k",
         citation="Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections, arXiv 2512.24880; the head as "

@@ -21,7 +21,7 @@ class LambdaSkip(SchemeConfig):
     """x <- lambda_l x + mu_l x0 before each layer, x0 = N(embedding); inside the layer x <- x + F(N(x))"""
 
     card = Card(
-        family="more skips",
+        family="skips",
         equation="before layer l: x <- lambda_l x + mu_l x0, x0 = N(embedding); x <- x + F(N(x)); "
         "output N(x), or N(x - beta x_mid)",
         citation="Karpathy 2026, nanochat (gpt.py: resid_lambdas, x0_lambdas, backout_lambda); after modded-nanogpt",
@@ -142,7 +142,7 @@ class Laurel(SchemeConfig):
     """attention: x <- (x + N(F(z)) + z + N(W_r W_l z)) / sqrt(2), z = N(x); FFN: x <- x + N(F(N(x)))"""
 
     card = Card(
-        family="more skips",
+        family="skips",
         equation="attention: z = N(x), x <- (x + N(F(z)) + z + N(W_r W_l z)) / sqrt(2); FFN: x <- x + N(F(N(x)))",
         citation="Menghani et al. 2024, LAuReL, arXiv 2411.07501, in the form that Gemma-3n ships (transformers, gemma3n)",
         growth="attention: ((sqrt(m) + 1)^2 + 2)/2, for z is parallel to x; FFN: + 1",

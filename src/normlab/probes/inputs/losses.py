@@ -1,0 +1,204 @@
+"""Real losses to take gradients of and to judge a skipped layer by: causal, masked, contrastive, or the user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from normlab.errors import ConfigError, InputError, unknown
+
+NAMES = ("auto", "causal", "masked", "contrastive", "none")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`function(model, batch)` is a scalar; `chance` is what a model that knows nothing scores, where that is known."""
+
+    name: str
+    function: Callable[[nn.Module, Any], Tensor]
+    chance: float | None = None
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        return self.function(model, batch)
+
+
+@dataclass(frozen=True)
+class LossReading:
+    """The mean loss that gradients were taken of, and what a model that knows nothing scores."""
+
+    name: str
+    value: float
+    chance: float | None = None
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """model(**batch) for a mapping, model(*batch) for a tuple, model(batch) for a tensor."""
+    if isinstance(batch, dict):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+def token_ids(batch: Any) -> Tensor | None:
+    """The integer ids [batch, tokens] of a batch, if it has them."""
+    if isinstance(batch, dict):
+        batch = batch.get("input_ids")
+    elif isinstance(batch, (tuple, list)):
+        batch = batch[0]
+    return batch if isinstance(batch, Tensor) and batch.dim() == 2 and not batch.is_floating_point() else None
+
+
+def with_ids(batch: Any, ids: Tensor) -> Any:
+    """The same batch with other token ids (and no mask or labels: they belonged to the old ones)."""
+    if isinstance(batch, dict):
+        return {"input_ids": ids}
+    return (ids, *batch[1:]) if isinstance(batch, (tuple, list)) else ids
+
+
+def images(batch: Any) -> Tensor | None:
+    """The pixels [batch, channels, height, width] of a batch, if it has them."""
+    if isinstance(batch, dict):
+        batch = batch.get("pixel_values")
+    elif isinstance(batch, (tuple, list)):
+        batch = batch[0]
+    return batch if isinstance(batch, Tensor) and batch.dim() == 4 and batch.is_floating_point() else None
+
+
+def with_images(batch: Any, pixels: Tensor) -> Any:
+    if isinstance(batch, dict):
+        return {"pixel_values": pixels}
+    return (pixels, *batch[1:]) if isinstance(batch, (tuple, list)) else pixels
+
+
+def pick(
+    loss: Any,
+    model: nn.Module,
+    batch: Any,
+    *,
+    mask_id: int | None = None,
+    special_ids: Sequence[int] = (),
+    seed: int = 0,
+) -> Loss | None:
+    """The loss that is asked for, or the one that this model was made for. `special_ids` are never masked."""
+    if isinstance(loss, Loss):
+        return loss
+    if callable(loss):
+        return Loss(getattr(loss, "__name__", type(loss).__name__), loss)
+    if loss not in NAMES:
+        raise ConfigError(unknown("loss", str(loss), NAMES, hint="or a function of (model, batch)"))
+    if loss == "none":
+        return None
+    if loss == "auto":
+        if isinstance(batch, dict) and "labels" in batch:
+            return Loss("the model's own loss on the labels given", lambda m, b: call(m, b).loss)
+        loss = _natural(model)
+        unread = token_ids(batch) is None and (images(batch) is None or loss != "contrastive")
+        if loss is None or unread or (loss == "masked" and mask_id is None):
+            return None
+    if loss == "contrastive" and images(batch) is not None:
+        return Loss("contrastive", _contrastive_images, _log_rows(images(batch)))
+    if token_ids(batch) is None:
+        raise InputError(f"the {loss} loss needs token ids [batch, tokens]; pass loss=a function of (model, batch)")
+    if loss == "masked":
+        if mask_id is None:
+            raise InputError("the masked loss needs the id of the mask token: pass mask_id=")
+        return Loss("masked", _masked(mask_id, special_ids, seed), _log_vocabulary(model))
+    if loss == "contrastive":
+        return Loss("contrastive", _contrastive, _log_rows(token_ids(batch)))
+    return Loss("causal", _causal, _log_vocabulary(model))
+
+
+def _log_rows(rows: Tensor | None) -> float | None:
+    """Chance of telling a pair from the others of its batch; a batch of one has nothing to tell apart."""
+    return math.log(len(rows)) if rows is not None and len(rows) > 1 else None
+
+
+def _natural(model: nn.Module) -> str | None:
+    name = type(model).__name__
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
+        return "causal"
+    if name.endswith("ForMaskedLM"):
+        return "masked"
+    causal = getattr(getattr(model, "config", None), "causal", None)
+    if causal is not None:  # normlab's own Transformer says it
+        return "causal" if causal else None
+    if hasattr(model, "get_input_embeddings") and name.endswith("Model") and hasattr(model, "config"):
+        return "contrastive"  # an encoder without a head, such as a sentence embedder, or of images
+    return None
+
+
+def _log_vocabulary(model: nn.Module) -> float | None:
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    return math.log(size) if size else None
+
+
+def _logits(output: Any) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    found: Tensor | None = getattr(output, "logits", None)
+    if found is None:
+        raise InputError(
+            f"the model returns {type(output).__name__} without logits, so this loss cannot be computed; "
+            "pass loss=a function of (model, batch)"
+        )
+    return found
+
+
+def _causal(model: nn.Module, batch: Any) -> Tensor:
+    ids = token_ids(batch)
+    logits = _logits(call(model, batch))
+    return cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten().to(logits.device))  # type: ignore[index]
+
+
+def _masked(mask_id: int, special_ids: Sequence[int], seed: int) -> Callable[[nn.Module, Any], Tensor]:
+    def masked(model: nn.Module, batch: Any) -> Tensor:
+        ids = token_ids(batch)
+        generator = torch.Generator().manual_seed(seed)  # the same places each time: skips compare like with like
+        hidden = (torch.rand(ids.shape, generator=generator) < 0.15).to(ids.device)  # type: ignore[union-attr]
+        hidden[:, ids.shape[1] // 2] = True  # type: ignore[union-attr]
+        # No model learns to guess [CLS] or [SEP]: two of them in a short window can be half of the loss.
+        hidden &= ~torch.isin(ids, torch.tensor([*special_ids, mask_id], device=ids.device))  # type: ignore[arg-type, union-attr]
+        logits = _logits(call(model, with_ids(batch, ids.masked_fill(hidden, mask_id))))  # type: ignore[union-attr]
+        return cross_entropy(logits[hidden].float(), ids[hidden])  # type: ignore[index]
+
+    return masked
+
+
+def _contrastive(model: nn.Module, batch: Any) -> Tensor:
+    """Alternate chunks of 16 tokens of a window are a pair, other windows are negatives: mean pooling, InfoNCE."""
+    ids = token_ids(batch)
+    first, second = (_pooled(model, with_ids(batch, half)) for half in halves(ids))  # type: ignore[arg-type]
+    return cross_entropy(first @ second.T / 0.05, torch.arange(len(first), device=first.device))
+
+
+def _contrastive_images(model: nn.Module, batch: Any) -> Tensor:
+    """An image and its mirror image, a little shifted, are a pair; other images are negatives: as for text."""
+    pixels = images(batch)
+    shift = max(1, pixels.shape[-1] // 16)  # type: ignore[union-attr]
+    other = pixels.flip(-1).roll((shift, shift), (-2, -1))  # type: ignore[union-attr]
+    first, second = (_pooled(model, with_images(batch, view)) for view in (pixels, other))  # type: ignore[arg-type]
+    return cross_entropy(first @ second.T / 0.05, torch.arange(len(first), device=first.device))
+
+
+def _pooled(model: nn.Module, batch: Any) -> Tensor:
+    output = call(model, batch)
+    states = output if isinstance(output, Tensor) else output[0]
+    return normalize(states.float().mean(1), dim=-1)
+
+
+def halves(ids: Tensor, *, chunk: int = 16) -> tuple[Tensor, Tensor]:
+    """Even and odd chunks of each row; a token that starts or ends every row, such as [CLS], does so in both halves."""
+    framed = len(ids) > 1
+    head = ids[:, :1] if framed and bool((ids[:, 0] == ids[0, 0]).all()) else ids[:, :0]
+    tail = ids[:, -1:] if framed and bool((ids[:, -1] == ids[0, -1]).all()) else ids[:, :0]
+    inside = ids[:, head.shape[1] : ids.shape[1] - tail.shape[1]]
+    chunk = min(chunk, max(1, inside.shape[1] // 2))
+    count = inside.shape[1] // (2 * chunk)
+    pairs = inside[:, : count * 2 * chunk].reshape(len(ids), count, 2, chunk)
+    first, second = (torch.cat([head, pairs[:, :, side].flatten(1), tail], 1) for side in (0, 1))
+    return first, second

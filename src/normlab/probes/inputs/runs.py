@@ -1,0 +1,51 @@
+"""A run of normlab's own as a model: config.yaml and the last good checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from normlab.config import load_yaml
+from normlab.errors import InputError
+from normlab.model import Transformer, TransformerConfig
+from normlab.probes.inputs.hub import Loaded
+from normlab.tasks import Text
+from normlab.training import checkpoint
+
+
+def is_run(source: str) -> bool:
+    return (Path(source) / "config.yaml").is_file() and (Path(source) / "checkpoint").is_dir()
+
+
+def load_run(source: str) -> Loaded:
+    """The model of a run folder. Its configuration is config.yaml itself, or the section `model` of it."""
+    folder = Path(source)
+    values = load_yaml((folder / "config.yaml").read_text(encoding="utf-8"), source=str(folder / "config.yaml"))
+    section = values.get("model", values) if isinstance(values, dict) else None
+    if not isinstance(section, dict):
+        raise InputError(f"{str(folder / 'config.yaml')!r} has no section 'model' that describes a Transformer")
+    found = checkpoint.latest(folder / "checkpoint")
+    if found is None:
+        raise InputError(f"{str(folder / 'checkpoint')!r} holds no readable checkpoint")
+    model = Transformer(TransformerConfig.from_dict(section))
+    try:
+        model.load_state_dict(found.group("model"))
+    except RuntimeError as error:
+        raise InputError(
+            f"the checkpoint in {source!r} does not fit its config.yaml: {str(error).splitlines()[0]}"
+        ) from None
+    return Loaded(folder.name, model.eval(), _tokenizer(values.get("task")), [f"normlab run, step {found.step}"])
+
+
+def _tokenizer(task: Any) -> TextTokenizer | None:
+    return TextTokenizer(Text.from_dict(task)) if isinstance(task, dict) and task.get("task") == "text" else None
+
+
+class TextTokenizer:
+    """The tokens of a run on text, called as a Hugging Face tokenizer is. It has no special tokens."""
+
+    def __init__(self, task: Text) -> None:
+        self.task = task
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": self.task.encode(text).tolist()}

@@ -1,0 +1,1 @@
+"""From numbers to verdicts: rules, limits, words."""

@@ -1,0 +1,126 @@
+"""From numbers to sentences: what is wrong, how much, what is normal, why it matters, what to try.
+
+A rule (`rules`) looks at a `Evidence` and returns a `Verdict` or None. Limits are in one table; what is normal comes
+from `data/reference.json`, which `tools/diagnose_reference.py` measures on random and on trained models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from normlab.probes.measure.skips import SkipReport
+from normlab.probes.measure.summary import Summary
+from normlab.probes.measure.table import Real, Rows
+from normlab.probes.measure.weights import ALIKE, Twin
+
+SEVERITIES = ("bad", "warn", "note")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the rules judge by, in one place."""
+
+    dilution: float = 0.08  # late contribution below this, and below half of the early one
+    gradient_spread: float = 10.0
+    collapse: float = 0.95  # mean cosine between tokens, without the three largest coordinates
+    uniform: float = 0.95  # normalised entropy
+    sink: float = 0.3  # mass on one key, in a quarter of the layers
+    explosion: float = math.log(1.4)  # factor per layer
+    dead: float = 1e-3  # ||f|| / ||h||, and a fiftieth of the other layers'
+    oversized: float = 8.0  # times the other layers' median
+    duplicate: float = ALIKE  # cosine between the weights of neighbours
+    wasted: float = 0.01  # of what the model has learnt (chance - loss)
+    homogeneous: float = 0.95  # mean cosine between the streams of one token, after the first layers
+    gain: float = (
+        10.0  # composite gain of the mixings (doubly stochastic: 1; mHC reports 3000 for plain hyper-connections)
+    )
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One finding. `value` is the number that was judged, `limit` what it was judged by."""
+
+    id: str
+    severity: str
+    title: str
+    value: Real
+    limit: Real
+    layers: tuple[int, ...]
+    normal: str
+    why: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rules may look at."""
+
+    rows: Rows
+    summary: Summary
+    placement: str
+    nonfinite_weights: tuple[str, ...] = ()
+    duplicates: tuple[Twin, ...] = ()
+    causal: SkipReport | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceModel:
+    """A model that was measured to know what is normal; `kind` is random, trained or held out."""
+
+    kind: str
+    placement: str
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class Reference:
+    models: dict[str, ReferenceModel]
+
+
+@cache
+def reference() -> Reference:
+    path = Path(__file__).parent / "data" / "reference.json"
+    return TypeAdapter(Reference).validate_json(path.read_bytes())
+
+
+def normal(number: Callable[[Summary], float]) -> str:
+    """`random models 0.12 to 0.31, SmolLM2-135M 0.22, ..., reaction models 0.2 to 0.3` from the reference file."""
+    parts = [_range("random models", _values(number, "random"))]
+    parts += [f"{label} {_show(value)}" for label, value in _values(number, "trained").items()]
+    parts.append(_range("four reaction models", _values(number, "held out")))
+    return ", ".join(part for part in parts if part) or "no reference"
+
+
+def _values(number: Callable[[Summary], float], kind: str) -> dict[str, float]:
+    found = {label: number(model.summary) for label, model in reference().models.items() if model.kind == kind}
+    return {label: value for label, value in found.items() if math.isfinite(value)}
+
+
+def _range(label: str, values: dict[str, float]) -> str:
+    return f"{label} {_show(min(values.values()))} to {_show(max(values.values()))}" if values else ""
+
+
+def _show(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def listed(layers: tuple[int, ...] | list[int]) -> str:
+    """`layers 3 to 7 and 9`: runs are shortened."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
+    text = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
+    return f"layer{'s' if len(layers) != 1 else ''} {text}"

@@ -1,0 +1,1 @@
+"""Numbers per layer: the stream, attention, weights, gradients, skips."""

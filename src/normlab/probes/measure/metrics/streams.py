@@ -1,0 +1,41 @@
+"""Several residual streams: do they stay different, and does their mixing stay bounded?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def homogenisation(streams: Tensor) -> Tensor:
+    """Mean cosine between different streams of the same token; streams is [..., n, d] with n streams.
+
+    1 means that the n streams carry one: the width is paid for and not used.
+    """
+    theta = torch.nn.functional.normalize(streams.float(), dim=-1)
+    n = theta.shape[-2]
+    return ((theta.sum(-2).square().sum(-1) - n) / max(n * (n - 1), 1)).mean()
+
+
+def mixing_gain(mixing: Tensor) -> Tensor:
+    """Largest absolute row or column sum of an n x n mixing (mHC's Amax), mean over tokens: forward or backward gain.
+
+    1 for a doubly stochastic matrix. mixing is [..., n, n].
+    """
+    size = mixing.abs()
+    return torch.maximum(size.sum(-1).amax(-1), size.sum(-2).amax(-1)).mean()
+
+
+def composite_gain(mixings: list[Tensor]) -> float:
+    """`mixing_gain` of the product H_L ... H_2 H_1 of every token; 1 if each is doubly stochastic."""
+    product = mixings[0].double()
+    for mixing in mixings[1:]:
+        product = mixing.double() @ product
+    return float(mixing_gain(product))
+
+
+def effective_sources(weights: Tensor) -> Tensor:
+    """exp(entropy of |M[l]| / its sum): how many sources a row of the depth-mixing matrix really uses. [..., sources]"""
+    size = weights.double().abs()
+    share = size / size.sum(-1, keepdim=True).clamp_min(1e-300)
+    used: Tensor = torch.special.entr(share).sum(-1).exp()
+    return used

@@ -1,0 +1,1 @@
+"""A diagnosis for people: terminal, figures, one HTML page."""

@@ -1,0 +1,1 @@
+"""Where the residual path runs, and hooks or verbs that watch it."""

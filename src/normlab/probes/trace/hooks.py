@@ -1,0 +1,301 @@
+"""Hooks on the original modules: one record per layer call, handed on and dropped, so nothing grows with depth.
+
+A record holds the stream before and after the layer and what each branch really added. The residual identity is
+checked on data before anything is reported (`verify`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normlab.errors import UnsupportedError
+from normlab.probes.trace.roles import BranchRoles, LayerRoles, branch_prefixes
+from normlab.probes.trace.sdpa import WatchAttention
+from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch
+
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+
+@dataclass
+class Part:
+    """What one branch did to the stream: after = out(before + added)."""
+
+    kind: str
+    before: Tensor
+    added: Tensor
+    after: Tensor
+
+
+@dataclass
+class Record:
+    """One call of one layer. Tensors are [batch, tokens, d]; they are only valid during the call-back."""
+
+    index: int  # counts calls, so a shared block that is applied twelve times makes twelve records
+    module: nn.Module
+    before: Tensor
+    after: Tensor
+    parts: list[Part]
+    weights: Tensor | None = None  # attention weights [batch, heads, queries, keys], where the model returns them
+    attended: Tensor | None = None  # what the attention module returned, before any norm on it
+    checks: list[tuple[str, float]] = field(default_factory=list)
+    streams: Tensor | None = None  # [batch, tokens, n, d] when the model keeps several
+    mixings: list[Tensor] = field(default_factory=list)  # [..., n, n] of each branch, where streams are mixed
+
+
+LayerTracer = AbstractContextManager[Any]
+
+
+@dataclass
+class Layout:
+    """Where the layers of a model are, and what their parts do."""
+
+    model: nn.Module
+    layers: list[tuple[str, nn.Module]]
+    roles: dict[int, LayerRoles]  # by id of the layer module
+    batch_first: bool = True
+    mutated: set[str] = field(default_factory=set)  # modules whose output is changed in place later on (Falcon)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def placement(self) -> str:
+        """pre_norm, post_norm, ...; when layers differ, each with its count."""
+        found = [self.roles[id(layer)].placement for _, layer in self.layers]
+        kinds = list(dict.fromkeys(found))
+        return kinds[0] if len(kinds) == 1 else " + ".join(f"{found.count(kind)} x {kind}" for kind in kinds)
+
+    @property
+    def architecture(self) -> str:
+        """The class of the layers."""
+        return type(self.layers[0][1]).__name__
+
+    @property
+    def inferred(self) -> bool:
+        return any(row.inferred for row in self.roles.values())
+
+    @property
+    def growth_law(self) -> list[Any]:
+        """What the model itself predicts at random weights, where it says so: see `SchemeLayout`."""
+        return []
+
+    @property
+    def groups(self) -> list[list[int]] | None:
+        """The branches of each layer by their numbers, where the model numbers them."""
+        return None
+
+    def tracer(self, on_layer: Callable[[Record], None], *, weights: bool = False, verify: bool = False) -> LayerTracer:
+        """What watches this layout: hooks on modules here, verbs of a scheme in `SchemeLayout`."""
+        return Tracer(self, on_layer, weights=weights, verify=verify)
+
+    def prefixes(self, module: nn.Module) -> dict[str, tuple[str, ...]]:
+        """Which parameter names belong to a layer and to each of its branches, as prefixes."""
+        path = next(name for name, layer in self.layers if layer is module) + "."
+        return {
+            "layer": (path,),
+            **{
+                kind: tuple(path + p for p in sorted(ps))
+                for kind, ps in branch_prefixes(self.roles[id(module)]).items()
+            },
+        }
+
+
+class _Scratch:
+    def __init__(self, before: Tensor) -> None:
+        self.before = before
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.versions: dict[str, tuple[Tensor, int]] = {}
+        self.weights: Tensor | None = None
+        self.attended: Tensor | None = None
+
+
+class Tracer(AbstractContextManager["Tracer"]):
+    """Attach hooks for the time of a `with` block; every finished layer call is passed to `on_layer`."""
+
+    def __init__(
+        self, layout: Layout, on_layer: Callable[[Record], None], *, weights: bool = False, verify: bool = False
+    ) -> None:
+        self.layout, self.on_layer, self.weights, self.verify = layout, on_layer, weights, verify
+        self.calls = 0
+        self._scratch: _Scratch | None = None
+        self._handles: list[Any] = []
+        self._open = ExitStack()
+        self._watch = WatchAttention(self._computed_weights) if weights else None
+
+    def __enter__(self) -> Tracer:
+        add = self._handles.append
+        add(self.layout.model.register_forward_pre_hook(self._reset))
+        for _, layer in self.layout.layers:
+            row = self.layout.roles[id(layer)]
+            add(layer.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True))
+            for name in sorted({name for branch in row.branches for name in _recorded(branch, self.verify)}):
+                module = layer.get_submodule(name)
+                add(module.register_forward_pre_hook(self._reader(name), with_kwargs=True))
+                add(module.register_forward_hook(self._writer(name)))
+            if self.weights:
+                for branch in row.branches:
+                    if branch.kind == "attention":
+                        core = layer.get_submodule(branch.core or branch.added)
+                        if isinstance(core, nn.MultiheadAttention):
+                            add(core.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
+                        add(core.register_forward_hook(self._keep_weights))
+            add(layer.register_forward_hook(self._finisher(row)))
+        if self._watch is not None:
+            self._open.enter_context(self._watch)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.close()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._scratch = None
+
+    def _reset(self, *_: Any) -> None:
+        self.calls = 0
+
+    def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._scratch = _Scratch(first_tensor((args, kwargs)))
+        self._note("", self._scratch.before)
+        self._scratch.before = self._safe("", self._scratch.before)
+
+    def _reader(self, name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, args: Any, kwargs: Any) -> None:
+            if self._scratch is not None:
+                self._scratch.inputs[name] = self._safe(name, first_tensor((args, kwargs)))
+
+        return hook
+
+    def _writer(self, name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            if self._scratch is not None:
+                tensor = first_tensor(output)
+                self._note(name, tensor)
+                self._scratch.outputs[name] = self._safe(name, tensor)
+
+        return hook
+
+    def _note(self, name: str, tensor: Tensor) -> None:
+        if self.verify and self._scratch is not None:
+            self._scratch.versions[name] = (tensor, tensor._version)
+
+    def _safe(self, name: str, tensor: Tensor) -> Tensor:
+        return tensor.clone() if self.verify or name in self.layout.mutated else tensor
+
+    def _keep_weights(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        if self._scratch is not None:
+            returned = find_weights(output)
+            self._scratch.weights = self._scratch.weights if returned is None else returned
+            self._scratch.attended = first_tensor(output)
+
+    def _computed_weights(self, weights: Tensor) -> None:
+        if self._scratch is not None:
+            self._scratch.weights = weights
+
+    def _finisher(self, row: LayerRoles) -> Callable[..., None]:
+        def hook(module: nn.Module, _args: Any, output: Any) -> None:
+            scratch, self._scratch = self._scratch, None
+            if scratch is None:
+                return
+            record = assemble(row, scratch, first_tensor(output), verify=self.verify)
+            record.index, record.module = self.calls, module
+            for name, (tensor, version) in scratch.versions.items():
+                if tensor._version != version:
+                    self.layout.mutated.add(name)
+            self.calls += 1
+            if not self.layout.batch_first:
+                _transpose(record)
+            self.on_layer(record)
+
+        return hook
+
+
+def _recorded(branch: BranchRoles, verify: bool) -> list[str]:
+    names = [branch.added, branch.out, branch.carry]
+    return [name for name in ([*names, branch.pre] if verify else names) if name]
+
+
+def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, *, verify: bool) -> Record:
+    """Follow the row's equation through the layer."""
+    start = stream = scratch.before
+    parts: list[Part] = []
+    checks: list[tuple[str, float]] = []
+    for branch in row.branches:
+        base = scratch.outputs[branch.carry] if branch.carry else stream
+        added = scratch.outputs[branch.added].reshape(stream.shape)
+        # Behind the last branch the layer's own output is the sum: `verify` has shown it, so it is not added up again.
+        last = not verify and branch is row.branches[-1] and after.shape == stream.shape
+        summed = after if last else base + added
+        if verify and branch.pre and branch.pre in scratch.inputs:
+            seen = start if branch.parallel else stream
+            error = mismatch(scratch.inputs[branch.pre], seen, seen)
+            checks.append((f"{branch.pre} reads the stream before the {branch.kind}", error))
+        end = scratch.outputs[branch.out].reshape(stream.shape) if branch.out else summed
+        if verify and branch.out:
+            error = mismatch(scratch.inputs[branch.out], summed, added)
+            checks.append((f"{branch.out} reads stream + {branch.added}", error))
+        parts.append(Part(branch.kind, start if branch.parallel else base, added, end))
+        stream = end
+    if verify:
+        change = parts[-1].added if row.branches[-1].out else stream - start
+        total = " + ".join(["the stream", *(branch.added for branch in row.branches)])
+        checks.append((f"the layer returns {total}", mismatch(after, stream, change)))
+    return Record(-1, nn.Identity(), start, after, parts, scratch.weights, scratch.attended, checks)
+
+
+def verify(layout: Layout, run: Callable[[], Any]) -> list[float]:
+    """Check the residual identity on data in every layer call: the error of each, or a refusal with the module."""
+    errors: list[float] = []
+    names = {id(layer): name for name, layer in layout.layers}
+
+    def check(record: Record) -> None:
+        limit = TOLERANCE.get(record.before.dtype, 1e-4)
+        if not record.checks:  # several streams: what is read is a mix, and there is no sum to check here
+            errors.append(math.nan)
+            return
+        failed = next((check for check in record.checks if check[1] > limit), None)  # the first one says where
+        if failed is not None:
+            row = layout.roles[id(record.module)]
+            raise UnsupportedError(
+                f"the residual identity fails in layer {record.index} ({names[id(record.module)]!r}, {row.layer}): "
+                f"expected that {failed[0]}, but the difference is {failed[1]:.2g} of the change (limit {limit:g}); "
+                "nothing is reported, because what is added to the stream is not known. If the layer is your own, "
+                "pass its roles: nl.diagnose(..., roles=LayerRoles(...))"
+            )
+        errors.append(max(error for _, error in record.checks))
+
+    with layout.tracer(check, verify=True), torch.no_grad(), slow_path():
+        run()
+    if not errors:
+        raise UnsupportedError(
+            f"none of the {len(layout.layers)} layers that were found ({layout.layers[0][0]!r}, ...) was called by "
+            "the model's forward pass, so there is nothing to measure"
+        )
+    return errors
+
+
+@contextmanager
+def slow_path() -> Iterator[None]:
+    """torch.nn.TransformerEncoder has a fused inference path that never calls its submodules; keep it off."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _ask_for_weights(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+    return args, {**kwargs, "need_weights": True, "average_attn_weights": False}
+
+
+def _transpose(record: Record) -> None:
+    record.before, record.after = record.before.transpose(0, 1), record.after.transpose(0, 1)
+    for part in record.parts:
+        part.before, part.added, part.after = (t.transpose(0, 1) for t in (part.before, part.added, part.after))

@@ -1,0 +1,141 @@
+"""The residual identity on every architecture, and the refusals."""
+
+import pytest
+import torch
+
+from normlab.errors import UnsupportedError
+from normlab.probes.trace.hooks import Tracer, verify
+from normlab.probes.trace.locate import locate
+from normlab.probes.trace.roles import BranchRoles, LayerRoles
+from tests.probes.zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_identity_holds_in_every_layer(name):
+    model, batch = build(name), inputs(name)
+    layout = locate(model, lambda: model(**batch))
+    errors = verify(layout, lambda: model(**batch))
+    # ALBERT's default is 12 hidden layers of one group; ours asks for three.
+    assert len(errors) == 3
+    assert max(errors) < 1e-4
+    assert not layout.inferred
+    assert layout.placement == ARCHITECTURES[name][0]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_contributions_sum_to_the_change_without_copies(name):
+    """The streaming pass keeps references, not copies: what a model changes in place (Falcon) must still be right."""
+    model, batch = build(name), inputs(name)
+    layout = locate(model, lambda: model(**batch))
+    verify(layout, lambda: model(**batch))
+    worst = []
+
+    def check(record):
+        stream = record.before
+        for part in record.parts:
+            grown = part.before + part.added if not layout.roles[id(record.module)].branches[-1].parallel else None
+            if grown is not None and layout.placement in ("pre_norm", "peri_norm", "res_norm"):
+                worst.append(float((part.after - grown).abs().max()))
+            stream = part.after
+        worst.append(float((stream - record.after).norm() / record.after.norm()))
+
+    with Tracer(layout, check), torch.no_grad():
+        model(**batch)
+    assert max(worst) < 1e-5
+    assert ("mlp" in layout.mutated) == (name in ("falcon", "falcon_7b"))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_torch_encoder_despite_its_fast_path(norm_first, batch_first):
+    torch.manual_seed(0)
+    model = Encoder(norm_first=norm_first, batch_first=batch_first).eval()
+    tokens = torch.randint(0, 97, (2, 12))
+    layout = locate(model, lambda: model(tokens))
+    errors = verify(layout, lambda: model(tokens))
+    assert len(errors) == 3
+    assert max(errors) < 1e-4
+    assert layout.placement == ("pre_norm" if norm_first else "post_norm")
+    shapes = []
+    with Tracer(layout, lambda record: shapes.append(record.before.shape)), torch.no_grad():
+        model(tokens)
+    assert shapes == [(2, 12, 32)] * 3  # [batch, tokens, d] whatever the model's own order
+
+
+@pytest.mark.parametrize(
+    ("kind", "placement"),
+    [
+        ("pre", "pre_norm"),
+        ("post", "post_norm"),
+        ("peri", "peri_norm"),
+        ("res", "res_norm"),
+        ("parallel", "pre_norm, parallel branches"),
+    ],
+)
+def test_unknown_models_are_inferred_and_said_so(kind, placement):
+    torch.manual_seed(0)
+    model = Homemade(kind).eval()
+    tokens = torch.randint(0, 97, (2, 12))
+    layout = locate(model, lambda: model(tokens))
+    assert max(verify(layout, lambda: model(tokens))) < 1e-4
+    assert layout.inferred
+    assert layout.placement == placement
+    row = layout.roles[id(model.blocks[0])]
+    assert [branch.kind for branch in row.branches] == ["attention", "ffn"]
+    assert [branch.core or branch.added for branch in row.branches] == ["mixer", "wide"]
+    assert "HomemadeBlock" in layout.notes[0]
+
+
+def test_a_dead_branch_in_an_unknown_model_takes_its_neighbours_row():
+    torch.manual_seed(0)
+    model = Homemade("pre").eval()
+    for parameter in (model.blocks[1].mixer.out.weight, model.blocks[1].mixer.out.bias):
+        torch.nn.init.zeros_(parameter)
+    tokens = torch.randint(0, 97, (2, 12))
+    layout = locate(model, lambda: model(tokens))
+    assert max(verify(layout, lambda: model(tokens))) < 1e-4
+    assert len(layout.roles[id(model.blocks[1])].branches) == 2
+
+
+def test_what_cannot_be_explained_is_refused():
+    model = Homemade("scaled").eval()
+    tokens = torch.randint(0, 97, (2, 12))
+    with pytest.raises(UnsupportedError, match=r"HomemadeBlock .* no sum of its parts .*mixer.* roles=LayerRoles"):
+        locate(model, lambda: model(tokens))
+
+
+def test_a_wrong_row_is_refused_and_the_module_named():
+    """Naively taking Gemma's `mlp` output as what is added: the trap that other tools fall into."""
+    model, batch = build("gemma2"), inputs("gemma2")
+    naive = LayerRoles(
+        "Gemma2DecoderLayer",
+        (
+            BranchRoles("attention", "self_attn", pre="input_layernorm"),
+            BranchRoles("ffn", "mlp", pre="pre_feedforward_layernorm"),
+        ),
+    )
+    layout = locate(model, lambda: model(**batch), roles=naive)
+    with pytest.raises(UnsupportedError, match=r"layer 0 .*pre_feedforward_layernorm reads the stream before the ffn"):
+        verify(layout, lambda: model(**batch))
+
+
+def test_a_layer_that_is_right_in_all_but_one_is_refused_there():
+    model = Homemade("pre").eval()
+    tokens = torch.randint(0, 97, (2, 12))
+    layout = locate(model, lambda: model(tokens))
+    model.blocks[2].layout = "parallel"
+    with pytest.raises(UnsupportedError, match=r"layer 2 .*'blocks\.2'"):
+        verify(layout, lambda: model(tokens))
+
+
+def test_a_model_without_repeated_layers():
+    with pytest.raises(UnsupportedError, match="no repeated layers"):
+        locate(torch.nn.Linear(3, 3), lambda: None)
+
+
+def test_hooks_are_gone_afterwards():
+    model, batch = build("llama"), inputs("llama")
+    layout = locate(model, lambda: model(**batch))
+    with pytest.raises(ZeroDivisionError), Tracer(layout, lambda record: 1 / 0):
+        model(**batch)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
