@@ -28,7 +28,7 @@ def package(name: str, place: str, attribute: str, *args: int, **options: int) -
 def decoder(name: str, *, start: bool = False) -> Callable[[], object]:
     def make() -> object:
         made = import_module("decoders").DECODERS[name]()
-        return import_module("test_shipped").paper_start_(made) if start else made
+        return import_module("decoders").paper_start_(made) if start else made
 
     return make
 

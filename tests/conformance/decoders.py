@@ -182,6 +182,20 @@ def randomise_(decoder: nn.Module, seed: int) -> None:
                 parameter.copy_(noise + 1 if "norm" in name or "scale" in name else noise)
 
 
+def paper_start_(decoder: Any) -> Any:
+    """The biases that the mHC paper asks for, in the layout of transformers."""
+    n = decoder.config.hc_mult
+    with torch.no_grad():
+        for i, hc in enumerate(hc for layer in decoder.layers for hc in (layer.attn_hc, layer.ffn_hc)):
+            hc.fn.zero_()
+            hc.base.zero_()
+            hc.base[:n] = -3.0
+            hc.base[i % n] = 3.0
+            hc.base[2 * n :] = (6 * torch.eye(n) - 3).flatten()
+            hc.scale.fill_(0.01)
+    return decoder
+
+
 @dataclass
 class Pass:
     """One pass over their decoder: what each branch was given and gave."""

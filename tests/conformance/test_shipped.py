@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decoders import DECODERS, run_ours, shipped
+from decoders import DECODERS, paper_start_, run_ours, shipped
 from differences import DOCUMENT, bfloat16, drift, laurel_step, path, run_path, simple, whole
 
 import normlab as nl
@@ -94,20 +94,6 @@ def test_what_is_no_decoder_is_one_sentence():
 
 
 # -- verify ---------------------------------------------------------------------------------------------------------------
-def paper_start_(decoder):
-    """The biases that the mHC paper asks for, in the layout of transformers."""
-    n = decoder.config.hc_mult
-    with torch.no_grad():
-        for i, hc in enumerate(hc for layer in decoder.layers for hc in (layer.attn_hc, layer.ffn_hc)):
-            hc.fn.zero_()
-            hc.base.zero_()
-            hc.base[:n] = -3.0
-            hc.base[i % n] = 3.0
-            hc.base[2 * n :] = (6 * torch.eye(n) - 3).flatten()
-            hc.scale.fill_(0.01)
-    return decoder
-
-
 @pytest.mark.parametrize("name", ["deepseek_v4", "glm5_next"])
 def test_verify_passes_the_shipped_decoder_with_the_papers_start(name):
     decoder = paper_start_(DECODERS[name]())
