@@ -122,3 +122,39 @@ def test_a_layer_that_forgets_the_transposition_is_refused_with_the_reason():
     layout = locate(decoder, lambda: decoder(tokens()))
     with pytest.raises(UnsupportedError, match="they are with comb not transposed"):
         verify(layout, lambda: decoder(tokens()))
+
+
+def test_a_monitor_gives_the_numbers_of_a_diagnosis_under_the_same_names():
+    decoder = built("deepseek_v4").train()
+    monitor = nl.Monitor(decoder, every=1)
+    monitor.before_step()
+    decoder(tokens()).last_hidden_state.square().sum().backward()
+    monitor.gradients()
+    values = monitor.step()
+    rows = nl.diagnose(decoder, [tokens()], skips=False).layers
+    for name in (
+        "homogenisation",
+        "effective_streams",
+        "smallest_stream",
+        "mixing_error",
+        "mixing_keeps",
+        "write_gate",
+    ):
+        for row in rows:
+            assert values[f"streams/layer_{row.layer}/{name}"] == pytest.approx(getattr(row, name), rel=1e-3)
+
+
+def test_gemma3n_altup_and_laurel():
+    decoder, records = built("gemma3n"), []
+    layout = locate(decoder, lambda: decoder(tokens()))
+    assert layout.placement == "laurel, AltUp"
+    assert max(verify(layout, lambda: decoder(tokens()))) < 1e-4
+    with torch.no_grad(), layout.tracer(records.append):
+        output = decoder(tokens()).last_hidden_state
+    assert [record.streams.shape for record in records] == [(2, 9, 4, 32)] * 3
+    assert torch.equal(records[0].after, records[1].before)
+    torch.testing.assert_close(decoder.norm(records[-1].after), output)
+    assert not any("predict" in vars(layer.altup) for layer in decoder.layers), "what was wrapped is put back"
+    found = nl.diagnose(decoder, [tokens()], skips=False)
+    assert found.identity_error < 1e-4
+    assert all(row.effective_streams >= 1 for row in found.layers)

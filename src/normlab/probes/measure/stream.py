@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normlab.probes.measure import metrics
 from normlab.probes.measure.metrics.activations import ABSOLUTE, RELATIVE
+from normlab.probes.measure.streams import stream_numbers
 from normlab.probes.measure.table import LayerRow, StreamRow
 from normlab.probes.trace.hooks import Part, Record
 
@@ -66,8 +67,7 @@ class StreamStatistics:
                 self._branch(index, part, lengths)
             sums.add(block_influence=1 - _cosine(record.before, record.after, before, after))
             self._stream(index, record.after, after)
-            if record.streams is not None:
-                _streams(sums, record)
+            sums.add(**{name: float(value) for name, value in stream_numbers(record).items()})
             self._mix(sums, record.mixings)
             self._known = (record.after, after)
 
@@ -165,28 +165,6 @@ class StreamStatistics:
         """[start][n - 1]: distance between the stream before layer `start` and n layers later, at the last token."""
         depth = max(self.sums, default=-1) + 1
         return tuple(tuple(self._angle(s - 1, s - 1 + n) for n in range(1, depth - s + 1)) for s in range(depth))
-
-
-def _streams(sums: Means, record: Record) -> None:
-    """What n streams, their mixings and their gates are like behind this layer."""
-    assert record.streams is not None
-    sums.add(homogenisation=float(metrics.homogenisation(record.streams)))
-    if not bool(torch.isfinite(record.streams).all()):
-        return
-    sums.add(
-        effective_streams=float(metrics.effective_streams(record.streams)),
-        smallest_stream=float(metrics.smallest_stream(record.streams)),
-    )
-    if record.mixings and record.mixings[0].shape[-1] > 1:
-        sums.add(
-            mixing_error=max(float(metrics.mixing_error(mixing)) for mixing in record.mixings),
-            mixing_keeps=min(float(metrics.mixing_keeps(mixing)) for mixing in record.mixings),
-        )
-    writes = [gate.write for gate in record.gates if gate.write is not None]
-    if writes:
-        sums.add(write_gate=min(float(write.float().abs().mean()) for write in writes))
-    if record.head is not None:
-        sums.add(head_share=float(metrics.largest_share(record.head)))
 
 
 def _without_largest(x: Tensor, *, count: int = 3) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from normlab.errors import UnsupportedError
+from normlab.probes.trace.altup import AltUpLayout, has_altup
 from normlab.probes.trace.hooks import Layout
 from normlab.probes.trace.infer import infer_roles
 from normlab.probes.trace.roles import TABLE, LayerRoles, roles_for
@@ -25,6 +26,8 @@ def locate(model: nn.Module, run: Callable[[], Any], *, roles: LayerRoles | None
     layers = _known_layers(model, roles) or _repeated_layers(model)
     if roles is None and (row := row_of(layers[0][1])) is not None:
         return StreamLayout(model, layers, row)
+    if roles is None and has_altup(layers[0][1]):
+        return AltUpLayout(model, layers)
     layout = Layout(model, layers, {})
     if len({type(layer) for _, layer in layers}) == 1 and hasattr(layers[0][1], "self_attn"):
         layout.batch_first = getattr(layers[0][1].self_attn, "batch_first", True)

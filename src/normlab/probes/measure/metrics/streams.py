@@ -35,7 +35,8 @@ def composite_gain(mixings: list[Tensor]) -> float:
 
 def effective_streams(streams: Tensor) -> Tensor:
     """exp(entropy of the squared singular values of the n streams of a token), mean: n if they differ, 1 if they are one."""
-    power = torch.linalg.svdvals(streams.float()).square()
+    gram = torch.nan_to_num(streams.float() @ streams.float().transpose(-1, -2))
+    power = torch.linalg.eigvalsh(gram).clamp_min(0.0)
     share = power / power.sum(-1, keepdim=True).clamp_min(1e-30)
     return torch.special.entr(share).sum(-1).exp().mean()
 
@@ -53,7 +54,7 @@ def mixing_error(mixing: Tensor) -> Tensor:
 
 def mixing_keeps(mixing: Tensor) -> Tensor:
     """Second singular value, mean over tokens: how much of the streams' difference one mixing leaves. 0 averages them."""
-    return torch.linalg.svdvals(mixing.float())[..., 1].mean()
+    return torch.linalg.svdvals(torch.nan_to_num(mixing.float()))[..., 1].mean()
 
 
 def largest_share(weights: Tensor) -> Tensor:
