@@ -18,7 +18,7 @@ from normlab.testing import examine
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs/frontier.md"
-sys.path.insert(0, str(ROOT / "tests/conformance"))
+sys.path.insert(0, str(ROOT))
 
 
 def package(name: str, place: str, attribute: str, *args: int, **options: int) -> Callable[[], object]:
@@ -27,8 +27,8 @@ def package(name: str, place: str, attribute: str, *args: int, **options: int) -
 
 def decoder(name: str, *, start: bool = False) -> Callable[[], object]:
     def make() -> object:
-        made = import_module("decoders").DECODERS[name]()
-        return import_module("decoders").paper_start_(made) if start else made
+        made = import_module("tests.conformance.decoders").DECODERS[name]()
+        return import_module("tests.conformance.decoders").paper_start_(made) if start else made
 
     return make
 

@@ -1,6 +1,6 @@
 """How far our schemes are from transformers' decoders with the same weights: outputs, gradients, and in bfloat16.
 
-`python tests/conformance/differences.py` writes the table of docs/frontier.md.
+`python -m tests.conformance.differences` writes the table of docs/frontier.md.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from decoders import DECODERS, DEPTH, DIM, run_ours, run_theirs, shipped, without_casts
 from torch import Tensor
 
 from normlab.schemes.sinkhorn import sinkhorn
 from normlab.testing.shipped import Shipped, embedded, recognise, simple_branches
+from tests.conformance.decoders import DECODERS, DEPTH, DIM, run_ours, run_theirs, shipped, without_casts
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "frontier.md"
 WEIGHTS = torch.randn(2 * DEPTH, DIM, DIM, generator=torch.Generator().manual_seed(5), dtype=torch.float64) * DIM**-0.5

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from decoders import DECODERS, paper_start_, run_ours, shipped
-from differences import DOCUMENT, bfloat16, drift, laurel_step, path, run_path, simple, whole
 
 import normlab as nl
 from normlab.errors import ContractError, InputError, UnsupportedError
 from normlab.testing.shipped import recognise
+from tests.conformance.decoders import DECODERS, paper_start_, run_ours, shipped
+from tests.conformance.differences import DOCUMENT, bfloat16, drift, laurel_step, path, run_path, simple, whole
 
 pytest.importorskip("transformers")
 STREAMS = [name for name in DECODERS if name != "gemma3n"]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from ports import DIM, AttnRes, Mhc
 from torch import nn
 
 import normlab as nl
 from normlab.cli import run
 from normlab.errors import ConfigError, ContractError, InputError
+from tests.testing.ports import DIM, AttnRes, Mhc
 
 HERE = Path(__file__).parent
 

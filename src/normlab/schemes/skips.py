@@ -212,13 +212,16 @@ class LaurelStream(Scheme):
         z = self.enter(stream, site)
         return z, Entered(z) if site.kind == "attention" else None
 
+    def leave(self, y: Tensor, site: Site) -> Tensor:
+        return self._source(y)  # all that joins the stream, already normed
+
     def write(self, stream: Tensor, y: Tensor, carry: Entered | None, site: Site) -> Tensor:
-        x = stream + self.leave(y, site)
+        y, half = self.res[site.index](y), math.sqrt(0.5)
         if carry is None:
-            return x
+            return stream + self.leave(y, site)
         at = site.layer - 1
         low_rank = self.low_rank_norm[at](F.linear(F.linear(carry.z, self.left[at]), self.right[at]))
-        return (x + (carry.z + low_rank)) * math.sqrt(0.5)
+        return half * stream + self.leave(half * (y + carry.z + low_rank), site)
 
     def close(self, stream: Tensor) -> Tensor:
         return self.final(self._read(stream))

@@ -36,7 +36,7 @@ def healthy(name="deepseek_v4"):
             hc.base[n : 2 * n] += 1.5 * torch.randn(n, generator=draw)  # the writes tell the streams apart
         for parameter in decoder.layers.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(4.0)
+                parameter.mul_(0.08 / decoder.config.initializer_range)
     return decoder
 
 

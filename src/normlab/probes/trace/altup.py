@@ -78,6 +78,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
                 add(layer.get_submodule(name).register_forward_hook(self._keeper(name)))
             add(layer.get_submodule("self_attn").register_forward_hook(self._attend))
             add(altup.correction_coefs.register_forward_hook(self._keeper("correction")))
+            add(altup.prediction_coefs.register_forward_hook(self._keeper("prediction")))
             add(layer.register_forward_hook(self._finished))
             altup.predict = self._predicts(altup.predict, altup.config.altup_active_idx)
             altup.correct = self._corrects(altup.correct)
@@ -132,20 +133,24 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         )
         record.weights, record.attended = self._attention, self._attended
         record.streams = after.permute(1, 2, 0, 3)
-        record.gates = [Gates(None, post)]
+        record.gates, n = [Gates(None, post)], len(after)
+        mixing = seen["prediction"].unflatten(-1, (n, n)) + torch.eye(n, device=after.device)
+        record.mixings = [mixing]
         if self.verify:
-            record.checks = self._checks(after, middle, post, module.altup.config.altup_active_idx)
+            record.checks = self._checks(after, middle, post, mixing)
         self._pending, self._seen = record, {}
         self._calls += 1
 
-    def _checks(self, after: Tensor, middle: Tensor, post: Tensor, active: int) -> list[tuple[str, float]]:
+    def _checks(self, after: Tensor, middle: Tensor, post: Tensor, mixing: Tensor) -> list[tuple[str, float]]:
         seen = self._seen
+        predicted = torch.einsum("btji,ibtd->jbtd", mixing, seen["streams"])
         activated, innovation = seen["activated"], seen["activated"] - seen["read"]
         inside = middle + seen["post_feedforward_layernorm"]
         expected = seen["predicted"] + post.permute(2, 0, 1).unsqueeze(-1) * innovation
         others = torch.arange(len(expected), device=expected.device) != 0
         expected = expected + others.view(-1, 1, 1, 1) * seen["post_per_layer_input_norm"]
         return [
+            ("AltUp predicts R X", mismatch(seen["predicted"], predicted, seen["predicted"])),
             ("the layer computes (x + attention + laurel) / sqrt(2) + FFN", mismatch(inside, activated, innovation)),
             ("the streams are prediction + post (x) change + embedding", mismatch(after, expected, innovation)),
         ]
