@@ -70,7 +70,7 @@ def whole(name: str, seed: int = 0) -> Difference:
     shared = [p for branch in theirs.branches for p in branch.parameters() if p.grad is not None]
     pairs = [(x.grad, at_input), *((p.grad, wanted[names[id(p)]]) for p in shared)]
     pairs += [(_ours(link), gradient) for link, gradient in linked]
-    return Difference(_gap(found, seen.output), _relative(pairs), float(seen.output.std()))
+    return Difference(_gap(found, seen.output), _relative(pairs), float(seen.output.detach().std()))
 
 
 def _ours(link: Any) -> Tensor:
@@ -90,7 +90,7 @@ def path(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Differ
     found = run_ours(ours, x, simple)
     _backward(found)
     pairs = [(x.grad, at_input), *((_ours(link), gradient) for link, gradient in linked)]
-    return Difference(_gap(found, output), _relative(pairs), float(output.std()))
+    return Difference(_gap(found, output), _relative(pairs), float(output.detach().std()))
 
 
 def run_path(theirs: Shipped, x: Tensor, tokens: Tensor, *, keep: bool = False) -> Tensor:
@@ -132,7 +132,7 @@ def laurel_step(seed: int = 0, dtype: torch.dtype = torch.float32) -> Difference
         (here,) = torch.autograd.grad(h.square().sum(), stream)
         gaps.append(_gap(h, wanted))
         gradients.append(_relative([(here, there[theirs.decoder.config.altup_active_idx])]))
-    return Difference(max(gaps), max(gradients), float(given_back[-1].std()))
+    return Difference(max(gaps), max(gradients), float(given_back[-1].detach().std()))
 
 
 @dataclass(frozen=True)
