@@ -148,7 +148,8 @@ def _from_folded(module: Any) -> Connection:
         folded = streams.permute(0, 2, 1, 3).reshape(batch * n, time, dim)
         z, add = given(folded)
         written = add(branch(z))
-        return written.view(batch, n, time, dim).permute(0, 2, 1, 3)
+        unfolded: Tensor = written.view(batch, n, time, dim).permute(0, 2, 1, 3)
+        return unfolded
 
     return Connection("a connection of n streams", module, n, module.norm.gamma.shape[-1], step)
 

@@ -82,11 +82,12 @@ def recognise(module: nn.Module) -> Shipped:
 
 
 def _attention(layer: Any) -> nn.Module:
-    return layer.self_attn if hasattr(layer, "self_attn") else layer.linear_attn
+    found: nn.Module = layer.self_attn if hasattr(layer, "self_attn") else layer.linear_attn
+    return found
 
 
 def _config(decoder: Any, layer: Any) -> SchemeConfig | None:
-    given = getattr(decoder, "config", None)
+    given: Any = getattr(decoder, "config", None)
     if hasattr(layer, "attn_hc"):
         if layer.attn_hc.scale.numel() == 2:
             return scheme("independent_hc", streams=given.hc_mult, magnitude=given.hc_magnitude, eps=given.hc_eps)
