@@ -20,13 +20,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.model import HandWritten, Shape
-from benchmarks.timing import arguments, interleave, ratios, show
+from benchmarks.timing import arguments, ratios, show
 from normlab.experiments.executors.local import LocalExecutor
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import prepare
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.runs.trainer import RunTrainer
 from normlab.model import TransformerConfig
+from normlab.observe.timing import interleave
 from normlab.report import print_json
 from normlab.tasks import Text
 from normlab.training import Schedule, TrainConfig

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
         claims = verify(vocab)
         laws: list[dict[str, Any]] = [
-            {**row, **dict(zip(("c needed", "g needed"), scale_needed(tv, int(row["length"]), vocab), strict=True))}
+            {**as_row(row), **dict(zip(("c needed", "g needed"), scale_needed(tv, row.length, vocab), strict=True))}
             for row in theory.calibrated(vocab, tv)
         ]
         trained = examine(run, weights) if run is not None else None

@@ -28,7 +28,7 @@ class Flag:
     name: str
     help: str
     kind: type
-    """int, float or str: the type of the typed value; lists and tasks are texts."""
+    """int, float, bool or str: the type of the typed value; lists and tasks are texts."""
     default: Any
     """As one would type it; None where leaving it out says more."""
 
@@ -39,6 +39,8 @@ def flags(request: type[Request]) -> Iterator[Flag]:
         extra = info.json_schema_extra
         if isinstance(extra, dict) and "option" in extra:
             name = str(extra["option"]) or f"--{field.replace('_', '-')}"
+            if info.default is True:
+                name += f"/--no-{name[2:]}"
             kind, default = _typed(info), _default(info)
             yield Flag(field, name, info.description or "", kind, default)
 
@@ -74,7 +76,10 @@ def command_line(request: Request, out: Path | None = None) -> str:
         value = getattr(request, field)
         info = type(request).model_fields[field]
         if value != info.get_default(call_default_factory=True):
-            parts += [flag.name, shlex.quote(_text(value))]
+            if flag.kind is bool:
+                parts.append(flag.name.partition("/")[0 if value else 2])
+            else:
+                parts += [flag.name, shlex.quote(_text(value))]
     return " ".join([*parts, *([] if out is None else ["--out", shlex.quote(str(out))])])
 
 
@@ -90,7 +95,7 @@ def _parts(info: FieldInfo) -> tuple[Any, ...]:
 def _typed(info: FieldInfo) -> type:
     (kind, *_) = _parts(info)
     may_be_none = type(None) in typing.get_args(info.annotation)
-    return kind if kind in (int, float) and not (may_be_none and info.default is not None) else str
+    return kind if kind in (int, float, bool) and not (may_be_none and info.default is not None) else str
 
 
 def _default(info: FieldInfo) -> Any:

@@ -52,7 +52,9 @@ class GridRequest(Request):
     heads: int = option(4, "Attention heads.", ge=1)
     batch: int = option(16, "Sequences a step.", ge=1)
     length: int = option(64, "Tokens a sequence.", ge=1)
-    task: AnyTask = option(shipped_text, "A text file, or a task's name (default: the text that ships).", flag="--data")
+    task: AnyTask = option(
+        shipped_text, "A text file (at most 512 MB), or a task's name (default: the text that ships).", flag="--data"
+    )
 
     @field_validator("schemes")
     @classmethod

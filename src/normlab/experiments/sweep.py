@@ -9,7 +9,6 @@ A run that fails does not stop the others, and nothing that is finished is made 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +27,10 @@ from normlab.experiments.runs.stack import Job, plan, prepare_job
 from normlab.files import write_json
 from normlab.report.terminal import meter
 from normlab.results import pick
+from normlab.store import inside, read_json, read_object
 
 FORMAT = 1
+REMEDY = "restore it, or give another --out"
 OLDER = {"lengthgen.json": "lengthgen"}  # what a folder without sweep.json may hold, and the experiment that wrote it
 AnyRequest = TypeVar("AnyRequest", bound=Request)
 Settled = Mapping[str, int]
@@ -53,7 +54,8 @@ class SweepFile:
     def write(self, folder: Path) -> None:
         body = {"format": self.format, "kind": self.kind, "normlab": self.normlab, "request": self.request}
         write_json(
-            folder / "sweep.json", {**body, "settled": self.settled, **({"data": self.data} if self.data else {})}
+            inside(folder, "sweep.json"),
+            {**body, "settled": self.settled, **({"data": self.data} if self.data else {})},
         )
 
 
@@ -116,6 +118,8 @@ class Sweep:
         if not self.quiet:
             _say_how(jobs)
         total, title = sum(work.values()), f"{what}: {len(left)} runs"
+        if not jobs:  # all is there: nothing is written, and the folder may be read-only
+            return [found for name in wanted if (found := read_run(self.folder / name)) is not None]
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder, wait=0), meter(title, total=total, done=done, quiet=self.quiet or not left):
             for outcome in self.executor.run(list(folders)):
@@ -157,24 +161,24 @@ class Sweep:
 # -- from the disk alone ----------------------------------------------------------------------------------------------
 def read_sweep(folder: str | Path) -> SweepFile:
     folder = Path(folder)
-    path = folder / "sweep.json"
+    path = inside(folder, "sweep.json")
     if not path.exists():
         return _older(folder)
-    body = _json(path)
-    if not isinstance(body, dict) or "format" not in body:
-        raise InputError(f"{str(path)!r} is damaged: it is not the JSON that normlab writes")
+    body = read_object(path, remedy=REMEDY, keys={"format": int})
     if body["format"] != FORMAT:
         raise InputError(
             f"{str(folder)!r} was written by normlab {body.get('normlab')} in the format {body['format']}, and this one "
             f"reads {FORMAT}; use that version, or give another folder"
         )
-    return pick(SweepFile, body, source=repr(str(path)))
+    kinds = {"kind": str, "request": dict}
+    kinds |= {key: dict for key in ("settled", "data") if key in body}
+    return pick(SweepFile, read_object(path, remedy=REMEDY, keys=kinds), source=repr(str(path)))
 
 
 def _older(folder: Path) -> SweepFile:
     """A folder of before there was one kind of sweep; or a sentence that says what it is instead."""
     for name, kind in OLDER.items():
-        body = _json(folder / name) if (folder / name).exists() else None
+        body = read_json(folder / name, remedy=REMEDY) if (folder / name).exists() else None
         if isinstance(body, dict) and isinstance(body.get("config"), dict):
             return SweepFile(FORMAT, kind, body["config"])
     if is_run(folder):
@@ -228,7 +232,7 @@ def unfinished(folder: str | Path, *, least: int) -> list[str]:
 def failure(folder: Path) -> str | None:
     """Why the run in this folder could not be made, or None."""
     path = folder / "failure.json"
-    body = _json(path) if path.exists() else None
+    body = read_json(path, remedy="delete that file") if path.exists() else None
     return str(body.get("error")) if isinstance(body, dict) else None
 
 
@@ -237,13 +241,6 @@ def _say_how(jobs: Sequence[Job]) -> None:
     counts = Counter(f"{job.how}, since {job.why}" for job in jobs if job.why)
     for line, count in sorted(counts.items()):
         print(f"{count} job{'s' * (count != 1)} {line}", file=sys.stderr)
-
-
-def _json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise InputError(f"{str(path)!r} is damaged: it is not the JSON that normlab writes") from None
 
 
 def _known(there: SweepFile, kind: type[Request]) -> dict[str, object]:

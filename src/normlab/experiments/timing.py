@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import statistics as stats
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
 from normlab.experiments.runs.config import RunConfig, setting_of
 from normlab.experiments.runs.trainer import RunTrainer
 from normlab.files import write_json
+from normlab.observe.timing import Quartiles, interleave, one_thread, quartiles
 from normlab.report.terminal import progress
 from normlab.schemes import scheme
 
@@ -56,33 +54,22 @@ def time_beside(cell: RunConfig, *, device: str = "cpu", rounds: int = ROUNDS) -
     reference = cell.replace(model=cell.model.replace(scheme=scheme(REFERENCE)))
     cells = [cell] if cell.model == reference.model else [cell, reference]
     pair = [RunTrainer(c.build(device=device), c, Path(".")) for c in cells]  # nothing is written
-    times: list[list[float]] = [[] for _ in pair]
-    for turn in range(rounds + 1):
-        for which in range(len(pair))[:: 1 if turn % 2 else -1]:  # neither is always the one that comes second
-            times[which].append(_seconds(pair[which]))
-    return StepTimes(times[0][1:], times[-1][1:])
-
-
-def _seconds(trainer: RunTrainer) -> float:
-    clock = time.process_time if trainer.device.type == "cpu" else time.perf_counter
-    begun = clock()
-    trainer._one()  # ends with the loss as a number, so the device is done
-    return clock() - begun
+    # A step ends with the loss as a number, so the device is done.
+    steps = {name: trainer._one for name, trainer in zip(("cell", "reference"), pair, strict=False)}
+    times = interleave(steps, rounds=rounds, warmup=1)
+    seconds = {name: list(found.on(device)) for name, found in times.items()}
+    return StepTimes(seconds["cell"], seconds.get("reference", seconds["cell"]))
 
 
 def measure(folder: Path, wanted: Iterable[tuple[str, RunConfig]], *, device: str, quiet: bool) -> None:
     """Time what `cost.json` does not have yet."""
     known = read_costs([folder])
     missing = [(name, cell) for name, cell in wanted if (cell.setting(), name) not in known]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for name, cell in progress(missing, what="timing, scheme beside scheme", quiet=quiet):
             known[cell.setting(), name] = time_beside(cell, device=device)
             rows = [{"setting": key[0], "scheme": key[1], **asdict(found)} for key, found in known.items()]
             write_json(folder / FILE, {"rows": rows})
-    finally:
-        torch.set_num_threads(threads)
 
 
 def read_costs(folders: Sequence[str | Path]) -> dict[tuple[str, str], StepTimes]:
@@ -104,6 +91,6 @@ def relative(cost: StepTimes | None, base: StepTimes | None) -> RelativeCost | N
     if cost is None or base is None:
         return None
     scale = 1.0 if cost is base else stats.median(base.ratios)
-    first, middle, third = (1.0, 1.0, 1.0) if cost is base else stats.quantiles(cost.ratios, n=4, method="inclusive")
-    seconds = stats.median(base.seconds) * middle / scale  # speeds of one moment, the baseline's
-    return RelativeCost(middle / scale, first / scale, third / scale, seconds)
+    over = Quartiles(1.0, 1.0, 1.0) if cost is base else quartiles(cost.ratios)
+    seconds = stats.median(base.seconds) * over.middle / scale  # speeds of one moment, the baseline's
+    return RelativeCost(over.middle / scale, over.low / scale, over.high / scale, seconds)

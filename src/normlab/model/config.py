@@ -105,7 +105,7 @@ class TransformerConfig(Config):
     def size_of_ffn(self) -> int:
         if self.ffn_dim is not None:
             return self.ffn_dim
-        return 8 * round(self.dim / 3) if self.ffn in ("swiglu", "geglu") else 4 * self.dim
+        return 8 * max(1, round(self.dim / 3)) if self.ffn in ("swiglu", "geglu") else 4 * self.dim
 
     def sites(self) -> tuple[Site, ...]:
         return make_sites(self.depth, ("attention",) if self.ffn == "none" else ("attention", "ffn"))

@@ -127,8 +127,9 @@ def test_vanished_data_is_a_sentence_and_the_rest_stays(tmp_path):
 def test_two_drivers_in_one_folder(tmp_path):
     sweep = Sweep(tmp_path, LocalExecutor(workers=1), quiet=True)
     with locked(tmp_path), pytest.raises(InputError, match="another process is working in"):
-        sweep.run({}, what="test")
-    assert sweep.run({}, what="test") == []
+        sweep.run({"a": tiny()}, what="test")
+    with locked(tmp_path):
+        assert sweep.run({}, what="test") == []  # nothing to do, nothing to hold
 
 
 def test_bad_executors():
@@ -180,3 +181,13 @@ def test_a_worker_whose_driver_died_while_it_was_starting_leaves(tmp_path):
     finally:
         worker.kill()
         worker.communicate()
+
+
+def test_a_run_without_progress_is_ended_retried_and_recorded(tmp_path):
+    """Somebody else holds its lock for good: the worker waits, and nothing happens."""
+    folder = prepare(tmp_path / "stuck", tiny())
+    with locked(folder), LocalExecutor(workers=1, retries=1, silence=1.0) as executor:
+        (outcome,) = executor.run([folder])
+    assert outcome.error == "it made no progress for 1 s and was ended"
+    with LocalExecutor(workers=1) as executor:
+        assert [outcome.error for outcome in executor.run([folder])] == [None]

@@ -23,6 +23,6 @@ def test_the_laws_are_brought_to_the_first_scheme():
     request = LengthgenRequest(task=task("set_complement", vocab=8), train_length=4)
     here = SummaryRow(ARM, "raw", 4, 1, 0, {"tv": Spread(0.2, 0.2, 0.2)})
     laws = closed_form(request, [here])
-    assert [round(law["tv"], 9) for law in laws if law["length"] == 4] == [0.2]
+    assert [round(law.tv, 9) for law in laws if law.length == 4] == [0.2]
     far = SummaryRow(ARM, "raw", 4, 1, 0, {"tv": Spread(0.9, 0.9, 0.9)})  # worse than knowing nothing: no law has it
     assert closed_form(request, [far]) == []

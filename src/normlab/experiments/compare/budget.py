@@ -5,11 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-import torch
 
 from normlab.errors import ConfigError
 from normlab.experiments import timing
@@ -18,6 +15,7 @@ from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.runs.trainer import RunTrainer
 from normlab.experiments.shapes import seconds
+from normlab.observe.timing import interleave, one_thread
 
 PARALLEL = 0.85  # two runs on two cores share caches and memory: each is a little slower than alone
 START = 4.0  # seconds until a new worker trains: importing torch takes three of them
@@ -91,19 +89,11 @@ def _makespan(runs: Sequence[float], workers: int, *, started: int) -> float:
 
 def time_steps(runs: Mapping[tuple[str, int], RunConfig], device: str = "cpu") -> dict[tuple[str, int], float]:
     """Seconds a step of each, from a few steps on the device of the sweep, on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return {key: _time_step(config, device) for key, config in runs.items()}
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _time_step(config: RunConfig, device: str) -> float:
     trainer = RunTrainer(config.build(device=device), config, Path("."))  # nothing is written: `run` is not called
-    times = []
-    for _ in range(REPEATS + 1):
-        begun = time.perf_counter()
-        trainer._one()
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times[1:])
+    times = interleave({"step": trainer._one}, rounds=REPEATS, warmup=1)
+    return statistics.median(times["step"].wall)

@@ -23,7 +23,9 @@ from typing import IO
 
 from normlab.errors import ConfigError
 from normlab.experiments.executors.protocol import Answer, Outcome, cores
+from normlab.store import last_beat
 
+SILENCE = 3600.0  # seconds; a step of the largest model here takes a few
 GRACE = 20.0  # seconds for a worker to save its checkpoint when it is asked to stop
 
 
@@ -32,6 +34,8 @@ class _Worker:
     process: subprocess.Popen[str]
     errors: IO[str]
     folder: Path | None = None
+    given: float = 0.0  # when, in seconds since 1970
+    hung: bool = False
 
 
 @dataclass
@@ -44,13 +48,15 @@ class _Job:
 class LocalExecutor:
     """`workers` processes with `threads` each; a cell whose process dies or fails in a way not foreseen is retried.
 
-    A sentence of ours (bad input: a data file that vanished) is final: the same input would fail again.
+    A sentence of ours (bad input: a data file that vanished) is final: the same input would fail again. A run that leaves
+    no sign of progress for `silence` seconds is taken to hang: its process is ended, and the run retried.
     """
 
     workers: int = 0  # 0: one for each `threads` cores
     threads: int = 1
     retries: int = 2
     device: str = "cpu"
+    silence: float = SILENCE
     name: str = "local"
     _pool: list[_Worker] = field(default_factory=list, repr=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, repr=False)
@@ -79,6 +85,7 @@ class LocalExecutor:
                     job = waiting.popleft()
                     running[worker.process.pid] = job
                     self._send(worker, job.folder)
+                self._end_hung()
                 for key, _ in self._selector.select(timeout=1.0):
                     answer = self._answer(key.data)
                     job_done = running.pop(key.data.process.pid, None)
@@ -95,6 +102,14 @@ class LocalExecutor:
         finally:
             if not ended:  # interrupted: nobody will ask for these workers again
                 self.close()
+
+    def _end_hung(self) -> None:
+        for worker in self._pool:
+            if worker.folder is None or worker.hung:
+                continue
+            if time.time() - max(worker.given, last_beat(worker.folder) or 0.0) > self.silence:
+                worker.hung = True
+                worker.process.kill()  # its closed stdout says so to the selector
 
     def _answer(self, worker: _Worker) -> Answer:
         line = worker.process.stdout.readline()  # type: ignore[union-attr]
@@ -132,7 +147,7 @@ class LocalExecutor:
         return worker
 
     def _send(self, worker: _Worker, folder: Path) -> None:
-        worker.folder = folder
+        worker.folder, worker.given = folder, time.time()
         assert worker.process.stdin is not None
         try:
             worker.process.stdin.write(json.dumps(str(folder.resolve())) + "\n")  # a name may hold a newline
@@ -147,6 +162,8 @@ class LocalExecutor:
         worker.errors.seek(0)
         said = worker.errors.read().strip().splitlines()
         self._close(worker)
+        if worker.hung:
+            return f"it made no progress for {self.silence:.0f} s and was ended"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"its process ended with {how}" + (f" after saying {said[-1]!r}" if said else "")
 

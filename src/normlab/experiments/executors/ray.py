@@ -66,8 +66,11 @@ class RayExecutor:
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
         try:
+            # A cluster of our own is for this machine: it listens on no other interface.
+            alone = {"_node_ip_address": "127.0.0.1", "include_dashboard": False} if self.address is None else {}
             self._ray.init(
                 address=self.address,
+                **alone,
                 ignore_reinit_error=True,
                 log_to_driver=False,
                 logging_level="ERROR",

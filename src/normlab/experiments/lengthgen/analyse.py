@@ -85,7 +85,7 @@ def run_notes(runs: Mapping[str, FinishedRun], stacked: set[str]) -> dict[str, R
     }
 
 
-def closed_form(request: LengthgenRequest, summary: Sequence[SummaryRow]) -> list[dict[str, float]]:
+def closed_form(request: LengthgenRequest, summary: Sequence[SummaryRow]) -> list[theory.CalibratedLaws]:
     """The laws with and without a norm, brought to the first scheme's total variation at the training length."""
     task = request.task
     if not isinstance(task, SetComplement) or task.replacement:

@@ -107,12 +107,10 @@ def _figure(result: LengthGeneralization, metric: str, title: str) -> Figure:
         traces.append(band(x, [s.low for s in spreads], [s.high for s in spreads], colours[label]))
         traces.append(line(x, [s.median for s in spreads], label, colours[label], mode="lines+markers"))
     if metric == "tv" and result.closed_form:
-        lengths = [int(point["length"]) for point in result.closed_form]
-        for field, label, dash in (
-            ("tv", "closed form, no norm", "dot"),
-            ("tv_with_norm", "closed form, norm", "dash"),
-        ):
-            traces.append(theory(lengths, [point[field] for point in result.closed_form], label, dash=dash))
+        lengths = [point.length for point in result.closed_form]
+        traces.append(theory(lengths, [point.tv for point in result.closed_form], "closed form, no norm"))
+        normed = [point.tv_with_norm for point in result.closed_form]
+        traces.append(theory(lengths, normed, "closed form, norm", dash="dash"))
     drawn = figure(traces, x="length", y=title)
     drawn["layout"]["shapes"] = [vertical(result.config.train_length)]
     return drawn

@@ -11,6 +11,7 @@ from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.records import LengthScore
 from normlab.results import Plain, Result, as_row
 from normlab.schemes.names import label
+from normlab.theory.set_complement import CalibratedLaws
 
 METRICS = ("tv", "auc", "auc_pooled", "undefined", "illegal_mass", "loss", "attention_entropy", "attention_rms", "gap",
            "imbalance")  # fmt: skip
@@ -150,7 +151,7 @@ class LengthGeneralization(Result):
     rows: list[ScoreRow]
     summary: list[SummaryRow]
     against_first: list[AgainstFirst]
-    closed_form: list[dict[str, float]]
+    closed_form: list[CalibratedLaws]
     stability: list[Calm]
     runs: Mapping[str, RunNote]
     kind: str = "lengthgen"

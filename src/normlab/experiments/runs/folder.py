@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,57 +11,33 @@ import normlab
 from normlab.config import load_yaml
 from normlab.errors import ConfigError, InputError
 from normlab.experiments.runs.config import RunConfig, upgraded
-from normlab.files import write_text
+from normlab.files import LIMITS, read_text, write_text
+from normlab.store import check_seal, inside, locked, read_object
 from normlab.tasks import Task
 
-try:
-    import fcntl
-except ImportError:  # not on Windows; runs there are not guarded against a second process
-    fcntl = None  # type: ignore[assignment]
-
-POLL = 0.1  # seconds
 TAIL = 4096  # bytes; a line of the log that says its step early is short, or ends with short ones after it
 PATIENCE = 45.0  # seconds: a worker outlives a killed parent until it has saved (at most ORPHAN_SECONDS)
 STACK = "stacked.json"  # in the folder of a stack: the names of its members
 
 
-@contextmanager
-def locked(folder: Path, *, wait: float = math.inf) -> Iterator[None]:
-    """Hold the right to write here, after `wait` seconds at most. The system frees it when a process dies, however."""
-    until = time.monotonic() + wait
-    with open(folder / ".lock", "w") as file:
-        while fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise InputError(
-                        f"another process is working in {str(folder)!r}; wait for it to end, or give another --out"
-                    ) from None
-                time.sleep(POLL)
-        yield
-
-
 def read_summary(folder: str | Path) -> dict[str, Any] | None:
     """What a finished run found, or None."""
-    path = Path(folder) / "summary.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    path = inside(folder, "summary.json")
+    if not path.exists():
         return None
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise InputError(f"{str(path)!r} is damaged ({error}); delete that file to run it again") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{str(path)!r} is damaged (it holds no mapping); delete that file to run it again")
+    remedy = "delete that file to run it again"
+    found = read_object(path, remedy=remedy, keys={"status": str})
+    check_seal(found, path, remedy=remedy)
     return found
 
 
 def check_data(sweep: Path, task: Task) -> None:
     """Refuse files that are not what they were when the sweep in this folder began. Older sweeps do not say."""
     try:
-        began: dict[str, str] = json.loads((sweep / "sweep.json").read_text(encoding="utf-8")).get("data", {})
-    except (FileNotFoundError, json.JSONDecodeError):  # not a sweep, or a damaged one, which `read_sweep` reports
+        began = read_object(sweep / "sweep.json", remedy="").get("data", {})
+    except InputError:  # not a sweep, or a damaged one, which `read_sweep` reports
+        return
+    if not isinstance(began, dict):
         return
     for path, digest in task.files().items() if began else ():
         if began.get(path, digest) != digest:
@@ -99,7 +71,7 @@ def differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> 
 def prepare(folder: str | Path, config: RunConfig) -> Path:
     """Make the folder of a run, or check that it holds this very run."""
     folder = Path(folder)
-    path = folder / "config.yaml"
+    path = inside(folder, "config.yaml")
     if not path.exists():
         write_text(path, config.to_yaml())
         return folder
@@ -114,7 +86,7 @@ def prepare(folder: str | Path, config: RunConfig) -> Path:
 
 
 def load(folder: str | Path) -> RunConfig:
-    path = Path(folder) / "config.yaml"
+    path = inside(folder, "config.yaml")
     if not path.exists():
         raise InputError(f"{str(folder)!r} is not the folder of a run: it has no config.yaml")
     try:
@@ -130,11 +102,17 @@ def is_run(folder: str | Path) -> bool:
     """Does `config.yaml` there describe a run of normlab's, of any format? Without a sentence where it does not."""
     path = Path(folder) / "config.yaml"
     try:
-        values = load_yaml(path.read_text(encoding="utf-8"), source=str(path))
-    except (OSError, UnicodeDecodeError, ConfigError):
+        values = load_yaml(read_text(path, what="the file", most=LIMITS.yaml_bytes), source=str(path))
+    except (InputError, ConfigError):
         return False
     return isinstance(values, dict) and {"model", "train", "score"} <= set(upgraded(values))
 
 
 def is_stack(folder: str | Path) -> bool:
     return (Path(folder) / STACK).exists()
+
+
+__all__ = [
+    "PATIENCE", "STACK", "check_data", "differences", "is_run", "is_stack", "last_step", "load", "locked", "prepare",
+    "read_summary",
+]  # fmt: skip

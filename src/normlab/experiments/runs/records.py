@@ -8,12 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from normlab.experiments.measures import LayerMeasures
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import load, read_summary
 from normlab.experiments.runs.measured import context_free
 from normlab.results import pick
+from normlab.store import inside, parse
 from normlab.training.loop import WEIGHTS
-from normlab.training.record import read_log
+from normlab.training.record import Log, LogMark, read_log
 
 Numbers = list[float]
 Gaps = list[float | None]
@@ -36,24 +38,11 @@ class ValidationRecord:
     loss: float
 
 
-@dataclass(frozen=True)
-class LayerRecord:
-    """A look into the layers (see `measures`). A list is None where the scheme does not define it."""
+@dataclass(frozen=True, kw_only=True)
+class LayerRecord(LayerMeasures):
+    """A look into the layers at one step."""
 
     step: int
-    magnitude: Numbers | None = None
-    embedding: float | None = None
-    output: Numbers | None = None
-    contribution: Gaps | None = None
-    token_cosine: Numbers | None = None
-    block_influence: Numbers | None = None
-    gradient: Numbers | None = None
-    gradient_share: Numbers | None = None
-    mixing: list[Numbers] | None = None
-    independent: Numbers | None = None
-    skip: Numbers | None = None
-    prune_order: list[int] | None = None
-    prune: Numbers | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +89,8 @@ class Summary:
     threads: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    log: Mapping[str, Any] | None = None
 
     def averaged(self, kind: str) -> float | None:
         """The held-out loss of the averaged weights."""
@@ -151,7 +142,11 @@ class FinishedRun:
 
     @cached_property
     def _log(self) -> list[dict[str, Any]]:
-        return read_log(self.folder / "log.jsonl")
+        path = inside(self.folder, "log.jsonl")
+        if self.summary.log is not None:
+            remedy = "restore it, or delete summary.json and the checkpoint to train the run again"
+            Log(path).check(parse(LogMark, self.summary.log, path=self.folder / "summary.json", remedy=remedy))
+        return read_log(path)
 
     def _records(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self._log if record.get("kind") == kind]

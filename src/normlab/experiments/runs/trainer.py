@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class RunTrainer(Trainer):
                 found = layer_measures(
                     self.transformer, self._sample(), self._loss, prune=self.run_config.held_out.prune
                 )
-                self.log.write({"kind": "layers", "step": self.step, **found})
+                self.log.write({"kind": "layers", "step": self.step, **asdict(found)})
         self._begun = self._clock()
 
     @torch.no_grad()
@@ -153,6 +154,8 @@ def run_folder(
     if is_stack(folder):
         return run_stack(folder, device=device, quiet=quiet)
     config = load(folder)
+    if (ended := read_run(folder)) is not None:  # nothing is written, and the folder may be read-only
+        return [ended]
     with locked(folder):
         if read_summary(folder) is None:
             check_data(folder.resolve().parent, config.task)
