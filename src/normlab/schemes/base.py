@@ -214,6 +214,12 @@ XAVIER = Init("xavier")
 GPT2 = Init(out=lambda site, options: site.count**-0.5)  # residual projections divided by sqrt(2L)
 
 
+def applied(module: nn.Module, x: Tensor) -> Tensor:
+    """module(x); what a module answers has no type of its own."""
+    found: Tensor = module(x)
+    return found
+
+
 class Tape:
     """Records a forward pass of the residual path: h at every read, v at every source. See `depth_mixing`."""
 

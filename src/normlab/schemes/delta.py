@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
+from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.norms import inverse_rms, precise
 
 
@@ -121,7 +121,7 @@ class DeltaStream(Scheme):
         return Deltas(stream.x + v, (*stream.sources, v))
 
     def close(self, stream: Deltas) -> Tensor:
-        return self.final(self._read(stream.x))
+        return applied(self.final, self._read(stream.x))
 
     def to_parts(self, stream: Deltas) -> Parts:
         return Parts(stream.sources, (stream.x,))

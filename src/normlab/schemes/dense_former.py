@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site
+from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.depth_reads import full_precision, transformed
 from normlab.schemes.norms import inverse_rms, precise
 
@@ -109,7 +109,7 @@ class DenseFormerStream(Scheme):
         return Layers(parts.moving[0], parts.settled)
 
     def close(self, stream: Layers) -> Tensor:
-        return self.final(self._read(stream.x))
+        return applied(self.final, self._read(stream.x))
 
 
 class Mudd(SchemeConfig):
@@ -207,7 +207,7 @@ class MuddStream(Scheme):
         return Layers(parts.moving[0], parts.settled)
 
     def close(self, stream: Layers) -> Tensor:
-        return self.final(self._read(stream.x))
+        return applied(self.final, self._read(stream.x))
 
 
 def sum_of(terms: list[Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.schemes.base import Access, Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import Access, Card, Frame, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
@@ -114,7 +114,8 @@ class IndependentStream(Streams):
         return torch.addcmul(stream, carry.unsqueeze(-1), self.leave(y, site).unsqueeze(-2).to(stream.dtype))
 
     def close(self, stream: Tensor) -> Tensor:
-        return self.final(self._read(read_streams(stream, self.weigh(self.head(stream)).to(stream.dtype))))
+        weights = self.weigh(self.head(stream)).to(stream.dtype)
+        return applied(self.final, self._read(read_streams(stream, weights)))
 
 
 class GatedResidual(SchemeConfig):

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.schemes.base import GPT2, Access, Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import GPT2, Access, Card, Frame, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.depth_reads import full_precision, keys
 from normlab.schemes.norms import precise
 
@@ -152,7 +152,7 @@ class Streams(Scheme):
         return write_streams(stream, self.leave(y, site), carry)
 
     def close(self, stream: Tensor) -> Tensor:
-        return self.final(self._read(stream.sum(-2)))
+        return applied(self.final, self._read(stream.sum(-2)))
 
 
 class HyperConnectionsStream(Streams):

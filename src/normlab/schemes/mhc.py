@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from normlab.schemes.base import Access, Card, Frame, SchemeConfig, Site
+from normlab.schemes.base import Access, Card, Frame, SchemeConfig, Site, applied
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
@@ -204,10 +204,11 @@ class ManifoldHyperConnectionsStream(Streams):
         if closing == "sum":
             return super().close(stream)
         if closing is None:
-            return self.final(self._read(read_streams(stream.streams, stream.pre)))
+            return applied(self.final, self._read(read_streams(stream.streams, stream.pre)))
         if self.head is None:
-            return self.final(self._read(stream.mean(-2)))
-        return self.final(self._read(read_streams(stream, self.weigh(self.head(stream)).to(stream.dtype))))
+            return applied(self.final, self._read(stream.mean(-2)))
+        weights = self.weigh(self.head(stream)).to(stream.dtype)
+        return applied(self.final, self._read(read_streams(stream, weights)))
 
 
 def _counts(n: int, device: torch.device) -> Tensor:

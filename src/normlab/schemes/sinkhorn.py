@@ -37,7 +37,7 @@ def sinkhorn(logits: Tensor, iterations: int, *, eps: float = 0.0) -> Tensor:
     if transformed():
         balanced = _in_logarithms(tokens_last, iterations, eps)
     else:
-        balanced = _Sinkhorn.apply(tokens_last, iterations, eps)
+        balanced = _Sinkhorn.apply(tokens_last, iterations, eps)  # type: ignore[no-untyped-call]
     return balanced.reshape(n * n, -1).t().reshape(logits.shape)
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from normlab.schemes.base import Access, Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import Access, Card, Frame, Scheme, SchemeConfig, Site, applied
 
 # nanochat's values at the first and the last layer, linear between them.
 NANOCHAT = ((1.15, 1.05), (0.20, 0.05))
@@ -135,7 +135,7 @@ class LambdaSkipStream(Scheme):
         x = stream.x
         if self.beta is not None and stream.middle is not None:
             x = x - self.beta * stream.middle
-        return self.final(self._read(x))
+        return applied(self.final, self._read(x))
 
 
 class Laurel(SchemeConfig):
@@ -224,4 +224,4 @@ class LaurelStream(Scheme):
         return half * stream + self.leave(half * (y + carry.z + low_rank), site)
 
     def close(self, stream: Tensor) -> Tensor:
-        return self.final(self._read(stream))
+        return applied(self.final, self._read(stream))
