@@ -73,6 +73,16 @@ def whole(name: str, seed: int = 0) -> Difference:
     return Difference(_gap(found, seen.output), _relative(pairs), float(seen.output.detach().std()))
 
 
+def sensitivity(name: str, seed: int = 0) -> float:
+    """How far their own gradients move when their input is moved by one rounding of float32."""
+    found = []
+    for scale in (1.0, 1 + 2.0**-23):
+        theirs, x, tokens = shipped(name, seed)
+        _backward(run_theirs(theirs, x * scale, tokens).output)
+        found.append({n: p.grad for n, p in theirs.decoder.named_parameters() if p.grad is not None})
+    return _relative([(found[1][n], gradient) for n, gradient in found[0].items()])
+
+
 def _ours(link: Any) -> Tensor:
     gradient = link.ours.grad
     return gradient if link.index is None else gradient[link.index]
@@ -208,6 +218,11 @@ def rows() -> Iterator[str]:
             numbers = (alone.outputs, alone.gradients, both.outputs, both.gradients, exact.outputs)
             cells = [f"{number:.0e}" for number in numbers]
         yield "| " + " | ".join([name, config, *cells]) + " |"
+    yield ""
+    yield (
+        "GLM-5-next's larger gradient difference is the conditioning of its linear attention: the gradients of its own "
+        f"code move by {sensitivity('glm5_next'):.0e} when its input is moved by one rounding."
+    )
 
 
 def rounded_rows() -> Iterator[str]:
