@@ -22,6 +22,10 @@ VARIANTS = {
         {"output_read": False},
         {"inner": "peri_norm"},
         {"inner": "res_norm"},
+        {"inner": "post_norm"},
+        {"inner": "ln_scaling"},
+        {"inner": "hybrid_norm"},
+        {"inner": "gpas"},
     ],
     "block_attn_res": [
         {"blocks": 1},
@@ -30,9 +34,21 @@ VARIANTS = {
         {"block_size": 3},
         {"block_size": 3, "inner": "peri_norm", "window": 2},
         {"blocks": 2, "mixing": "sigmoid", "heads": 2},
+        {"inner": "mix_norm"},
+        {"inner": "sub_norm"},
     ],
     "hyper_connections": [{"dynamic": False}, {"streams": 1}, {"streams": 3}],
-    "mhc": [{"initial": "identity"}, {"streams": 2}, {"streams": 1}],
+    "mhc": [
+        {"initial": "stream"},
+        {"initial": "identity", "streams": 2},
+        {"streams": 1},
+        {"head": "mean", "eps": 1e-6},
+        {"single_pass": True, "streams": 3},
+    ],
+    "independent_hc": [{"streams": 2, "magnitude": 1.0}],
+    "gated_residual": [{"streams": 2, "rank": 5}],
+    "lambda_skip": [{"backout": True}, {"initial": "plain"}],
+    "delta_attn_res": [{"null_source": True}],
     "dense_former": [{"dilation": 2}, {"period": 2}, {"dilation": 2, "period": 3}],
     "hybrid_norm": [{"pre_first_layer": True}],
     "keel": [{"plain_first_layer": False}, {"alpha": 3.0}],
@@ -68,7 +84,7 @@ def test_the_default_compiler_agrees_too(name):
 
 
 def test_there_are_enough_schemes():
-    assert len(nl.SCHEMES) >= 25
+    assert len(nl.SCHEMES) >= 32
 
 
 def test_an_unknown_rule_is_named():

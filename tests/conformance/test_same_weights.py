@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import copying
 import pytest
 import torch
 import torch.nn.functional as F
-import twins
 from torch import Tensor
+
+from tests.conformance import copying, twins
 
 TOLERANCE = 1e-5
 PAIRS: dict[str, Callable[..., twins.Twins]] = {

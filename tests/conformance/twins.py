@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import copying
 import torch
 from torch import Tensor, nn
 
 import normlab
+from tests.conformance import copying
 
 VOCAB, DIM, HEADS, KV_HEADS, HIDDEN, POSITIONS = 61, 48, 4, 2, 80, 40
 

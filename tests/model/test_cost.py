@@ -109,9 +109,14 @@ def test_flops_of_mixing_are_those_of_the_products():
         _ = torch.zeros(tokens, 1, n) @ x  # H_pre X
         _ = torch.zeros(tokens, n, n) @ x  # H_res X
         _ = torch.zeros(tokens, n, 1) @ y  # H_post F
-    config = model("mhc", ffn="none", depth=3)
+    config = model(nl.scheme("mhc", head="sum"), ffn="none", depth=3)
     frame = Frame(d, config.sites())
     assert config.scheme.mixing_flops(frame) / 3 == counter.get_total_flops() / tokens
+    with FlopCounterMode(display=False) as head:
+        _ = x.flatten(1) @ torch.zeros(n * d, n)
+        _ = torch.zeros(tokens, 1, n) @ x
+    learned = nl.scheme("mhc").mixing_flops(frame) - config.scheme.mixing_flops(frame)
+    assert learned == head.get_total_flops() / tokens
 
 
 def test_checkpointing_keeps_the_streams_at_the_layers_ends():

@@ -171,7 +171,7 @@ def test_mixing_leaves_the_model_as_it_was():
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm", "dyt"])
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm", "dyt", "derf"])
 @pytest.mark.parametrize("scheme", ["pre_norm", "post_norm", "block_attn_res"])
 def test_every_norm_trains(norm, scheme):
     model = build(norm=norm, scheme=scheme)

@@ -84,8 +84,9 @@ def test_lists_families_and_all():
     assert found[1].config == nl.scheme("block_attn_res", blocks=2, heads=2)
     assert found[1].name == "block_attn_res"
     assert [c.label for c in parse_schemes("all")] == list(nl.SCHEMES)
-    assert [c.label for c in parse_schemes(["multi_stream"])] == ["hyper_connections", "mhc"]
-    assert [c.label for c in parse_schemes("Multi-Stream,mhc,ngpt")] == ["hyper_connections", "mhc", "ngpt"]
+    streams = ["hyper_connections", "mhc", "independent_hc", "gated_residual"]
+    assert [c.label for c in parse_schemes(["multi_stream"])] == streams
+    assert [c.label for c in parse_schemes("Multi-Stream,mhc,ngpt")] == [*streams, "ngpt"]
     assert len(parse_schemes("block_attn_res(blocks=2),all")) == len(nl.SCHEMES) + 1
     given = [nl.scheme("mhc", streams=2), "placement"]
     assert parse_schemes(given)[0].label == "mhc(streams=2)"
@@ -130,7 +131,7 @@ def test_a_fault_is_one_sentence(text, words):
 
 
 def test_one_scheme_is_not_a_family():
-    with pytest.raises(ConfigError, match="stands for 2 schemes where one is meant"):
+    with pytest.raises(ConfigError, match="stands for 4 schemes where one is meant"):
         parse_scheme("multi-stream")
     with pytest.raises(ConfigError, match="given twice, in the text and beside it"):
         nl.scheme("block_attn_res(blocks=2)", blocks=3)

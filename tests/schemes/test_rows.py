@@ -56,6 +56,10 @@ def by_hand(name, x, branch, scheme, site):
         return x + F(x) if site.kind == "attention" else N(x, pre) + F(N(x, pre))
     if name == "no_norm":
         return x + F(x)
+    if name == "residual_scaling":
+        i = site.index
+        y = F(rms(x, scheme.pre[i].weight)) + scheme.branch_shift[i]
+        return scheme.a.values[i] * (x + scheme.skip_shift[i]) + scheme.b.values[i] * y
     raise AssertionError(name)
 
 
@@ -69,6 +73,8 @@ def test_each_row_is_its_equation(name):
     x = torch.randn(2, 3, 10, dtype=torch.float64)
     stream = scheme.open(x)
     expected = rms(x, scheme.embedding.weight) if name == "peri_init_norm" else x
+    if name == "residual_scaling":
+        expected = (x + scheme.embedding_shift) * scheme.embedding_scale
     for site in frame.sites:
         weight = torch.randn(10, 10, dtype=torch.float64)
 

@@ -51,7 +51,7 @@ class TransformerConfig(Config):
     depth: int = Field(ge=1, le=10**5, description="layers; each is attention + FFN")
     heads: int = Field(ge=1, le=10**5)
     scheme: AnyScheme = Field("pre_norm", description="where norms go and how outputs join the stream")  # type: ignore[assignment]
-    norm: Literal["rmsnorm", "layernorm", "dyt"] = "rmsnorm"
+    norm: Literal["rmsnorm", "layernorm", "dyt", "derf"] = "rmsnorm"
     eps: float = Field(1e-6, ge=0)
     positions: Literal["rope", "nope", "learned", "sinusoidal"] = "rope"
     rope_theta: float = Field(10000.0, gt=0)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from normlab.errors import ConfigError
 from normlab.probes.inputs.losses import call
+from normlab.probes.measure.streams import stream_numbers
 from normlab.probes.trace.hooks import Layout, Record
 from normlab.probes.trace.locate import locate
 
@@ -35,7 +36,8 @@ from normlab.probes.trace.locate import locate
 class Monitor:
     """Keys are `{group}/layer_{i}/{metric}`, plus `{group}/mean/{metric}` and, for gradients, `gradient/total/norm`.
 
-    Groups: `stream` (norm, rms), `attention` and `ffn` (ratio to the stream), `gradient` (norm per layer). With
+    Groups: `stream` (norm, rms), `attention` and `ffn` (ratio to the stream), `gradient` (norm per layer), and for several
+    streams `streams`, with the names of a diagnosis (homogenisation, effective_streams, mixing_keeps, ...). With
     `parameters=True`, also `parameter/{name}/gradient` for every parameter: many keys, so off by default.
     `sink(step, values)` is called with each measured step's values, in addition to what `step` returns.
     """
@@ -92,6 +94,8 @@ class Monitor:
                 size = torch.linalg.vector_norm(part.added.detach().float(), dim=-1)
                 base = torch.linalg.vector_norm(part.before.detach().float(), dim=-1)
                 self._add(f"{part.kind}/layer_{record.index}/ratio", (size / base.clamp_min(1e-30)).mean())
+            for name, value in stream_numbers(record).items():
+                self._add(f"streams/layer_{record.index}/{name}", value.detach())
         self.seconds += time.perf_counter() - start
 
     def _add(self, key: str, value: Tensor) -> None:

@@ -70,7 +70,8 @@ class Frame:
 
     @property
     def norm_parameters(self) -> int:
-        return {"rmsnorm": self.dim, "layernorm": 2 * self.dim, "dyt": 2 * self.dim + 1}[self.norm]
+        d = self.dim
+        return {"rmsnorm": d, "layernorm": 2 * d, "dyt": 2 * d + 1, "derf": 2 * d + 2}[self.norm]
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,10 @@ class SchemeConfig(Config, ABC):
         """Forward arithmetic of the residual path for one token, norms left out; the standard residual adds: M d."""
         return float(len(frame.sites) * frame.dim)
 
+    def symbols(self, frame: Frame) -> Mapping[str, int]:
+        """What the card's formulas speak of beside the model's sizes: a rank r, say. n, the streams, is known."""
+        return {}
+
     def zero_gradients(self, frame: Frame) -> Mapping[str, tuple[int, ...]]:
         """Parameter name -> rows whose gradient is exactly zero by construction, however the parameters are set."""
         return {}
@@ -207,6 +212,12 @@ class Init:
 PLAIN = Init()
 XAVIER = Init("xavier")
 GPT2 = Init(out=lambda site, options: site.count**-0.5)  # residual projections divided by sqrt(2L)
+
+
+def applied(module: nn.Module, x: Tensor) -> Tensor:
+    """module(x); what a module answers has no type of its own."""
+    found: Tensor = module(x)
+    return found
 
 
 class Tape:
@@ -338,6 +349,15 @@ class Scheme(nn.Module, ABC):
             if module is not self and callable(reset):
                 reset()
         self.reset_parameters()
+
+    def fill(self) -> None:
+        """Call at the end of construction where something is drawn at random.
+
+        The global random numbers stay where they are, so that a model built on the meta device, and filled later by
+        `init_weights`, is the same as one built at once.
+        """
+        with torch.random.fork_rng(devices=[]):
+            self.init_weights()
 
     def reset_parameters(self) -> None:
         """Fill the scheme's own parameters and buffers (not those of its norms)."""

@@ -5,6 +5,9 @@
     Full   h_l = sum_{i<l} softmax_i( w_l . RMSNorm(v_i) ) v_i
     Block  the same over b_0 = embedding, the sums of closed blocks of S branches, and the open block's running sum
 
+The norms around a branch are a row of the placement family, x <- T(x): its source is v = T(h) - h. With every weight 1
+that is the row's own network, so AttnRes combines with all of them; for Pre-Norm v is F(N(h)), as in the paper.
+
 Values are raw, keys normalised; one query per read, zero at the start, and one more read for the output. No 1/sqrt(d).
 Nothing is carried across decoding steps: the sources are one token's depth history inside one forward pass.
 """
@@ -12,12 +15,16 @@ Nothing is carried across decoding steps: the sources are one token's depth hist
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from normlab.errors import ConfigError
-from normlab.schemes.base import Access, Card, Frame, SchemeConfig, Site
+from normlab.errors import ConfigError, unknown
+from normlab.schemes.base import Access, Card, Demands, Frame, SchemeConfig, Site
+from normlab.schemes.placement import PlacementConfig, Row
+from normlab.schemes.rows import CONFIGS as ROW_CONFIGS
+from normlab.schemes.rows import ROWS
 
 if TYPE_CHECKING:
     from normlab.schemes.depth_stream import DepthAttention
@@ -43,7 +50,9 @@ class DepthAttentionConfig(SchemeConfig):
     key_eps: float = Field(1e-6, ge=0)
     window: int | None = Field(None, ge=1, description="read the embedding and this many newest sources only")
     output_read: bool = Field(True, description="the head reads with its own query; else the plain sum of all sources")
-    inner: Literal["pre_norm", "peri_norm", "res_norm"] = Field("pre_norm", description="norms around each branch")
+    inner: str = Field(
+        "pre_norm", description="norms around each branch: a row of the placement family; v = row(h) - h is the source"
+    )
     read: Literal["fast", "reference"] = Field(
         "fast",
         description="two phases where the options allow it, or the plain formula (twice differentiable)",
@@ -54,7 +63,21 @@ class DepthAttentionConfig(SchemeConfig):
     def _possible(self) -> DepthAttentionConfig:
         if self.mixing == "static" and (self.query == "input" or self.heads > 1):
             raise ValueError("mixing='static' has no queries: it does not combine with query='input' or several heads")
+        if self.inner not in ROWS:
+            raise ValueError(f"inner: {_no_row(self.inner)}")
         return self
+
+    @property
+    def row(self) -> Row:
+        return ROWS[self.inner][0]
+
+    @property
+    def scale_free(self) -> bool:
+        """Does the row read through a norm alone? Then a mean of sources is as good as their sum."""
+        return self.row.pre is True and self.row.out is False and self.row.keep_normed is False
+
+    def demands(self) -> Demands:
+        return self.row.demands
 
     def build(self, frame: Frame) -> DepthAttention:
         if frame.dim % self.heads:
@@ -90,10 +113,13 @@ class DepthAttentionConfig(SchemeConfig):
         return weights if self.output_read else [*weights[:-1], 1.0]
 
     def growth(self, frame: Frame) -> list[Any]:
+        """The mean square of h: of its sources, which are independent, together, times their weight squared."""
         branches = len(frame.sites)
-        if self.window is not None:
+        if self.window is not None or not (self.scale_free or self.inner == "res_norm"):
             return [None] * (branches + 1)
-        return [(1 + i) * weight**2 for i, weight in enumerate(self.initial_weights(branches))]
+        added = [row_growth(self, site) for site in frame.sites]
+        totals = [1.0, *accumulate(added, initial=1.0)][1:]
+        return [total * weight**2 for total, weight in zip(totals, self.initial_weights(branches), strict=True)]
 
     def mixing_flops(self, frame: Frame) -> float:
         """A score and a weighted addition per read and source (2d each), and the d x d products of input queries."""
@@ -109,7 +135,7 @@ class DepthAttentionConfig(SchemeConfig):
 
     def neutral(self) -> DepthAttentionConfig | None:
         # A window drops sources, and branches that see the raw stream feel that a mean is smaller than a sum.
-        return None if self.window is not None or self.inner == "res_norm" else self
+        return self if self.window is None and self.scale_free else None
 
     def parent(self) -> str | None:
         return self.inner
@@ -119,6 +145,26 @@ class DepthAttentionConfig(SchemeConfig):
             return {}
         names = ["project" if self.query == "input" else "queries", *(["key_gain"] if self.key_norm else [])]
         return dict.fromkeys(names, (0,))
+
+
+def row_growth(config: DepthAttentionConfig, site: Site) -> float:
+    """Mean square of what a branch adds under this row: the row's own law, from 0."""
+    law = config.row.growth
+    assert law is not None
+    options = lookup_row(config.inner)
+    before = 1.0
+    after = law(site, before, options)
+    assert not isinstance(after, tuple)
+    return after - before
+
+
+def lookup_row(name: str) -> PlacementConfig:
+    return next(made for made in ROW_CONFIGS if made.model_fields["name"].default == name)()  # type: ignore[call-arg]
+
+
+def _no_row(name: str) -> str:
+    why = unknown("placement", name, ROWS)
+    return f"{why}; it is a row of the single-stream family, for AttnRes replaces every other kind of stream"
 
 
 class AttnRes(DepthAttentionConfig):

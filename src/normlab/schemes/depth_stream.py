@@ -12,18 +12,19 @@ missing, so a stage or a checkpoint may start anywhere with `Sources(closed, par
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from normlab.errors import InputError
 from normlab.schemes import depth_kernels
-from normlab.schemes.base import GPT2, Frame, Parts, Scheme, Site
-from normlab.schemes.depth_attention import DepthAttentionConfig
+from normlab.schemes.base import GPT2, Branch, Frame, Parts, Scheme, Site
+from normlab.schemes.depth_attention import DepthAttentionConfig, lookup_row
 from normlab.schemes.depth_buffers import Basket, Shelf, shelve
 from normlab.schemes.depth_reads import full_precision, keys, merge, mix, plain
 from normlab.schemes.norms import inverse_rms, precise
+from normlab.schemes.placement import Placement, PlacementConfig
 
 AHEAD = 8  # reads of Full that are computed together
 
@@ -58,14 +59,46 @@ class Sources(NamedTuple):
         return self.closed if self.partial is None else (*self.closed, self.partial)
 
 
+class Kept(NamedTuple):
+    """What a row needs for its write beside what is known ahead: the read, and the skip if it is not the read."""
+
+    ahead: Ahead | None
+    h: Tensor
+    skip: Tensor | None
+
+
+class Placed(Placement):
+    """A row of the placement family around the branches of Attention Residuals."""
+
+    def __init__(self, config: PlacementConfig, frame: Frame, scales: list[float]) -> None:
+        self.scales = scales
+        super().__init__(config, frame)
+        self.final = nn.Identity()  # the output's read has its own
+
+    def input_scales(self) -> list[float]:
+        return self.scales
+
+    def added(self, y: Tensor, kept: Kept, site: Site) -> Tensor:
+        """T(h) - h; where T only adds, what it adds."""
+        if self.is_linear and self.a.identity and self.gate is None and self.skip_shift is None:
+            return self.leave(y, site)
+        return self.write(kept.h, y, kept.skip, site) - kept.h
+
+
+# Placements that are norms around the branch and nothing else.
+AROUND = {"pre_norm": "pre", "res_norm": "res", "peri_norm": "both"}
+
+
 class DepthAttention(Scheme):
     """h = sum_i alpha_i v_i, alpha = softmax_i( w . RMSNorm(v_i) )"""
 
     config: DepthAttentionConfig
-    init = GPT2
 
     def __init__(self, config: DepthAttentionConfig, frame: Frame) -> None:
-        super().__init__(config, frame, pre=config.inner != "res_norm", res=config.inner != "pre_norm")
+        around = AROUND.get(config.inner)
+        super().__init__(config, frame, pre=around in ("pre", "both"), res=around in ("res", "both"))
+        # Rows beyond these three bring their norms, scales and gates with them.
+        self.placed = None if around else Placed(lookup_row(config.inner), frame, self.input_scales())
         branches, d = len(frame.sites), frame.dim
         sizes = config.block_sizes(branches)
         self.ends = {end - 1 for end in accumulate(sizes)}
@@ -87,6 +120,13 @@ class DepthAttention(Scheme):
         self.final = frame.new_norm(eps=frame.eps * self.input_scales()[-1] ** 2)
         self.reset_parameters()
 
+    def init_branch_(self, branch: Branch, site: Site) -> None:
+        """As GPT-2, or as the row around the branches begins."""
+        if self.placed is None:
+            GPT2.fill_(branch, site, options=self.config, std=self.frame.init_std)
+        else:
+            self.placed.init_branch_(branch, site)
+
     def input_scales(self) -> list[float]:
         return self.config.initial_weights(len(self.frame.sites))
 
@@ -102,13 +142,20 @@ class DepthAttention(Scheme):
 
     # -- the verbs -------------------------------------------------------------------------------------------------
     def open(self, x: Tensor) -> Sources:
-        return Sources((self._source(x),))
+        return Sources((self._source(x if self.placed is None else self.placed.open(x)),))
 
-    def read(self, stream: Sources, site: Site) -> tuple[Tensor, Ahead | None]:
+    def read(self, stream: Sources, site: Site) -> tuple[Tensor, Any]:
         h, ahead = self._attend(stream, site.index)
-        return self.enter(h, site), ahead
+        x = self.enter(h, site)
+        if self.placed is None:
+            return x, ahead
+        x, skip = self.placed.read(x, site)
+        return x, Kept(ahead, h, skip)
 
-    def write(self, stream: Sources, y: Tensor, carry: Ahead | None, site: Site) -> Sources:
+    def write(self, stream: Sources, y: Tensor, carry: Any, site: Site) -> Sources:
+        if isinstance(carry, Kept):
+            assert self.placed is not None
+            y, carry = self.placed.added(y, carry, site), carry.ahead
         v = self.leave(y, site).to(stream.closed[0].dtype)  # under autocast a branch may answer in half precision
         if v.shape != stream.closed[0].shape:
             shapes = f"{list(v.shape)}, but the stream holds sources of {list(stream.closed[0].shape)}"

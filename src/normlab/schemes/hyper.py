@@ -1,4 +1,7 @@
-"""n parallel streams with learned mixing: hyper-connections (static and dynamic) and mHC."""
+"""n parallel streams with learned mixing: what all of them share, and hyper-connections (static and dynamic).
+
+mHC is in mhc.py; streams that are gated and not mixed are in gated.py.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from normlab.schemes.base import GPT2, Access, Card, Frame, Scheme, SchemeConfig, Site
+from normlab.errors import ConfigError
+from normlab.schemes.base import GPT2, Access, Card, Frame, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.depth_reads import full_precision, keys
 from normlab.schemes.norms import precise
-from normlab.schemes.sinkhorn import sinkhorn
 
 Matrix = list[list[float]]
 
 
-def _growth(mixes: list[tuple[list[float], Matrix, list[float]]], close: list[float]) -> list[Any]:
+def growth_law(mixes: list[tuple[list[float], Matrix, list[float]]], close: list[float]) -> list[Any]:
     """sum_i M[l,i]^2 for X <- R X + w (x) F(p X), all streams equal to the embedding at the start."""
     n = len(close)
     streams = [[1.0] for _ in range(n)]  # per stream, its coefficients over the sources
@@ -30,7 +33,7 @@ def _growth(mixes: list[tuple[list[float], Matrix, list[float]]], close: list[fl
     return [*law, sum(c * c for c in _combine(close, streams))]
 
 
-def _traffic(n: int, *, dynamic: bool = True) -> list[Access]:
+def stream_traffic(n: int, *, dynamic: bool = True) -> list[Access]:
     """(8n + 2)d + 2n^2 + 4n with each operation on its own: 34d for n = 4; a fused kernel needs (3n + 2)d."""
     computed = [Access("compute the coefficients", n, 0.0, n * n + 2 * n)] if dynamic else []
     return [
@@ -70,7 +73,7 @@ class HyperConnections(SchemeConfig):
     dynamic: bool = Field(True, description="coefficients depend on the streams")
 
     def traffic(self, sites: Sequence[Site]) -> list[Access]:
-        return _traffic(self.streams, dynamic=self.dynamic)
+        return stream_traffic(self.streams, dynamic=self.dynamic)
 
     def mixing_flops(self, frame: Frame) -> float:
         n = self.streams
@@ -86,7 +89,7 @@ class HyperConnections(SchemeConfig):
     def growth(self, frame: Frame) -> list[Any]:
         n = self.streams
         eye = [[float(i == j) for j in range(n)] for i in range(n)]
-        return _growth([(eye[site.index % n], eye, [1.0] * n) for site in frame.sites], [1.0] * n)
+        return growth_law([(eye[site.index % n], eye, [1.0] * n) for site in frame.sites], [1.0] * n)
 
 
 class Weights(NamedTuple):
@@ -123,11 +126,16 @@ class Streams(Scheme):
 
     init = GPT2
 
-    def __init__(self, config: HyperConnections | ManifoldHyperConnections, frame: Frame) -> None:
+    def __init__(self, config: SchemeConfig, frame: Frame, *, streams: int, closes_at: float) -> None:
+        if streams > frame.dim:
+            raise ConfigError(
+                f"scheme.streams: {streams} streams are more than the width {frame.dim} has channels; give "
+                f"{frame.dim} or fewer (4 is usual)"
+            )
         super().__init__(config, frame, pre=True)
-        self.streams = config.streams
-        # The head sees a sum of n streams: see Scheme.input_scales.
-        self.final = frame.new_norm(eps=frame.eps * config.streams**2)
+        self.streams = streams
+        self.closes_at = closes_at  # sum of the head's weights at the start: n for a sum of streams (input_scales)
+        self.final = frame.new_norm(eps=frame.eps * closes_at**2)
 
     @abstractmethod
     def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,7 +152,7 @@ class Streams(Scheme):
         return write_streams(stream, self.leave(y, site), carry)
 
     def close(self, stream: Tensor) -> Tensor:
-        return self.final(self._read(stream.sum(-2)))
+        return applied(self.final, self._read(stream.sum(-2)))
 
 
 class HyperConnectionsStream(Streams):
@@ -153,7 +161,7 @@ class HyperConnectionsStream(Streams):
     config: HyperConnections
 
     def __init__(self, config: HyperConnections, frame: Frame) -> None:
-        super().__init__(config, frame)
+        super().__init__(config, frame, streams=config.streams, closes_at=float(config.streams))
         n, d, count = config.streams, frame.dim, len(frame.sites)
         self.mix = nn.Parameter(torch.empty(count, n, n + 1))  # A = [A_m | A_r]
         self.beta = nn.Parameter(torch.empty(count, n))
@@ -185,105 +193,34 @@ class HyperConnectionsStream(Streams):
         return mix[..., 0], beta, mix[..., 1:].transpose(-1, -2)
 
 
-class ManifoldHyperConnections(SchemeConfig):
-    """X <- H_res X + H_post^T F(H_pre X), H_res doubly stochastic"""
+class StreamHead(nn.Module):
+    """sum_k (sigmoid(alpha RMSNorm(vec X) W + b)_k + eps) X_k: the learned read of the head.
 
-    card = Card(
-        family="multi-stream",
-        equation="X <- H_res X + H_post^T F(N(H_pre X)); H_pre = sigmoid, H_post = 2 sigmoid, H_res = Sinkhorn(exp)",
-        citation="Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections, arXiv 2512.24880",
-        growth="like pre_norm up to the initial weights: H_res conserves the sum of the streams",
-        init="alpha = 0.01, W = 0; b_pre, b_post = -1, +1 at stream i mod n; b_res = 0 on the diagonal, -8 off it "
-        "(as the public mHC-lite code; the paper's text that we could read does not state b); branches as GPT-2",
-        extra_parameters="(M+1)*N+M*((n*d+1)*(2*n+n*n)+3)",
-        traffic="34d for n = 4 (the paper's count, reads and writes)",
-        traps=(
-            "H_res is n x n and is applied: elsewhere it is computed and dropped, or Sinkhorn runs on 1 x n slices, "
-            "which makes every stream the sum of all",
-            "b = 0 everywhere would make H_res uniform and the streams equal for ever",
-            "20 Sinkhorn steps give rows that sum to 1 exactly and columns to 1e-3 only while H_res is not too near a "
-            "permutation: after a move of size 0.1 from the start 4e-4, of size 0.3 2e-3, of size 1 3e-2",
-        ),
-        parent="pre_norm",
-    )
-    name: Literal["mhc"] = "mhc"
-    streams: int = Field(4, ge=1, description="n, the expansion rate")
-    iterations: int = Field(20, ge=1, description="Sinkhorn steps, columns then rows")
-    alpha: float = Field(0.01, description="initial scale of the data-dependent part")
-    initial: Literal["stream", "identity"] = Field(
-        "stream",
-        description="stream: each branch leans to stream i mod n; identity: all streams alike, equal to pre_norm",
-    )
+    At the start W = 0 and b = -ln(n - 1): the mean of the streams, as HY-V4 begins.
+    """
 
-    def traffic(self, sites: Sequence[Site]) -> list[Access]:
-        return _traffic(self.streams)
+    def __init__(self, streams: int, frame: Frame, *, alpha: float, eps: float, std: float = 0.0) -> None:
+        super().__init__()
+        self.streams, self.frame, self.initial_alpha, self.eps, self.std = streams, frame, alpha, eps, std
+        self.project = nn.Parameter(torch.empty(streams * frame.dim, streams))
+        self.bias = nn.Parameter(torch.empty(streams))
+        self.alpha = nn.Parameter(torch.empty(1))
 
-    def mixing_flops(self, frame: Frame) -> float:
-        n = self.streams
-        products = n + n * n + n + n * (2 * n + n * n)  # H_pre X, H_res X, H_post F, vec(X) W
-        return 2.0 * len(frame.sites) * frame.dim * products
-
-    def build(self, frame: Frame) -> ManifoldHyperConnectionsStream:
-        return ManifoldHyperConnectionsStream(self, frame)
-
-    def neutral(self) -> ManifoldHyperConnections:
-        return self.replace(initial="identity")
-
-    def start(self, index: int) -> tuple[list[float], list[float], float]:
-        """b_pre, b_post and the off-diagonal of b_res at the start."""
-        n = self.streams
-        if self.initial == "identity":  # reads the mean, writes 1, and e^-50 is 0 beside 1 in float32
-            return [-math.log(n - 1) if n > 1 else 50.0] * n, [0.0] * n, -50.0
-        lean = [1.0 if k == index % n else -1.0 for k in range(n)]
-        return lean, lean, -8.0
-
-    def growth(self, frame: Frame) -> list[Any]:
-        n = self.streams
-        mixes = []
-        for site in frame.sites:
-            pre, post, off = self.start(site.index)
-            # Symmetric with equal rows, so one normalisation is the Sinkhorn fixed point.
-            total = 1 + (n - 1) * math.exp(off)
-            res = [[(1.0 if i == j else math.exp(off)) / total for j in range(n)] for i in range(n)]
-            mixes.append(([_sigmoid(b) for b in pre], res, [2 * _sigmoid(b) for b in post]))
-        return _growth(mixes, [1.0] * n)
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-class ManifoldHyperConnectionsStream(Streams):
-    """X <- H_res X + H_post^T F(N(H_pre X)). The stream X is [..., n, d]."""
-
-    config: ManifoldHyperConnections
-
-    def __init__(self, config: ManifoldHyperConnections, frame: Frame) -> None:
-        super().__init__(config, frame)
-        n, count = config.streams, len(frame.sites)
-        self.project = nn.Parameter(torch.empty(count, n * frame.dim, 2 * n + n * n))  # pre, post, res
-        self.bias = nn.Parameter(torch.empty(count, 2 * n + n * n))
-        self.alpha = nn.Parameter(torch.empty(count, 3))
-        self.reset_parameters()
-
-    @torch.no_grad()
     def reset_parameters(self) -> None:
-        n = self.config.streams
-        self.project.zero_()
-        self.alpha.fill_(self.config.alpha)
-        for index, bias in enumerate(self.bias):
-            pre, post, off = self.config.start(index)
-            res = torch.full((n, n), off).fill_diagonal_(0.0)
-            bias.copy_(torch.cat([torch.tensor(pre), torch.tensor(post), res.flatten()]))
+        nn.init.normal_(self.project, std=self.std) if self.std else nn.init.zeros_(self.project)
+        nn.init.constant_(self.bias, mean_bias(self.streams))
+        nn.init.constant_(self.alpha, self.initial_alpha)
 
-    def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
-        i, n = site.index, self.config.streams
-        logits = normed_product(streams.flatten(-2), self.project[i], self.frame.eps)
-        sizes = torch.repeat_interleave(self.alpha[i], _counts(n, self.alpha.device), output_size=2 * n + n * n)
-        pre, post, res = (logits * sizes + self.bias[i]).split([n, n, n * n], dim=-1)
-        h_res = sinkhorn(res.unflatten(-1, (n, n)), self.config.iterations)
-        return torch.sigmoid(pre), 2 * torch.sigmoid(post), h_res
+    def forward(self, streams: Tensor) -> Tensor:
+        """The weights [..., n], in float32 or better."""
+        logits = normed_product(streams.flatten(-2), self.project, self.frame.eps)
+        return torch.sigmoid(logits * self.alpha + self.bias) + self.eps
 
 
-def _counts(n: int, device: torch.device) -> Tensor:
-    return torch.tensor([n, n, n * n], device=device)
+def mean_bias(n: int) -> float:
+    """The logit whose sigmoid is 1/n (n = 1: 0, as shipped)."""
+    return -math.log(max(n - 1, 1))
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))

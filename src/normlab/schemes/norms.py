@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-NormKind = Literal["rmsnorm", "layernorm", "dyt"]
+NormKind = Literal["rmsnorm", "layernorm", "dyt", "derf"]
 
 
 class RMSNorm(nn.Module):
@@ -128,11 +128,35 @@ class DynamicTanh(nn.Module):
         return self.weight * torch.tanh(self.alpha * x) + self.bias
 
 
+class DynamicErf(nn.Module):
+    """Derf: g erf(alpha x + s) + b, alpha = 0.5 and s = 0 at the start, both scalars  (arXiv 2512.10938 and its code)."""
+
+    def __init__(self, dim: int, *, alpha: float = 0.5) -> None:
+        super().__init__()
+        self.dim, self.initial_alpha = dim, alpha
+        self.alpha = nn.Parameter(torch.empty(1))
+        self.shift = nn.Parameter(torch.empty(1))
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.bias = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.alpha, self.initial_alpha)
+        nn.init.zeros_(self.shift)
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * torch.erf(self.alpha * x + self.shift) + self.bias
+
+
 def make_norm(kind: NormKind, dim: int, *, eps: float) -> nn.Module:
     if kind == "rmsnorm":
         return RMSNorm(dim, eps=eps)
     if kind == "layernorm":
         return LayerNorm(dim, eps=eps)
+    if kind == "derf":
+        return DynamicErf(dim)
     return DynamicTanh(dim)
 
 

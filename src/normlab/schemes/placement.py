@@ -49,6 +49,7 @@ class Row:
     init: Init = field(default_factory=Init)
     demands: Demands = field(default_factory=Demands)
     gate: bool = False  # GPAS
+    shift: bool = False  # a (x + s) + b (y + t), and the embedding scaled and shifted too (ZAYA)
     growth: Callable[[Site, float, Options], float | Bounds] | None = None  # (site, mean square before) -> after
     neutral: dict[str, Any] | None = None
 
@@ -98,6 +99,11 @@ class Placement(Scheme):
         self.b = Coefficient.make(row.b, config, frame)
         self.c = Coefficient.make(row.c, config, frame)
         self.gate = nn.Parameter(torch.empty(frame.sites[-1].layers)) if row.gate else None
+        count, d = len(frame.sites), frame.dim
+        self.skip_shift = nn.Parameter(torch.empty(count, d)) if row.shift else None
+        self.branch_shift = nn.Parameter(torch.empty(count, d)) if row.shift else None
+        self.embedding_scale = nn.Parameter(torch.empty(d)) if row.shift else None
+        self.embedding_shift = nn.Parameter(torch.empty(d)) if row.shift else None
         self.reset_parameters()
         if not self.is_linear:
             self.not_linear = "it normalises the stream itself"
@@ -112,11 +118,17 @@ class Placement(Scheme):
         return not (any(self.keep_normed) or vector_skip or any(not isinstance(n, nn.Identity) for n in self.out))
 
     def reset_parameters(self) -> None:
-        if self.gate is not None:
-            nn.init.zeros_(self.gate)
+        for zero in (self.gate, self.skip_shift, self.branch_shift, self.embedding_shift):
+            if zero is not None:
+                nn.init.zeros_(zero)
+        if self.embedding_scale is not None:
+            nn.init.ones_(self.embedding_scale)
 
     def open(self, x: Tensor) -> Tensor:
-        return self._source(self.embedding(x))
+        x = self.embedding(x)
+        if self.embedding_scale is not None and self.embedding_shift is not None:
+            x = (x + self.embedding_shift) * self.embedding_scale
+        return self._source(x)
 
     def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Tensor | None]:
         normed = self.enter(stream, site)
@@ -124,12 +136,16 @@ class Placement(Scheme):
 
     def write(self, stream: Tensor, y: Tensor, carry: Tensor | None, site: Site) -> Tensor:
         skip = stream if carry is None else carry
+        if self.skip_shift is not None:
+            skip = skip + self.skip_shift[site.index]
         y = self.leave(y, site)
         x = self.out[site.index](self.a(skip, site) + y)
         return x if self.gate is None else x - F.silu(self.gate[site.layer - 1]) * self._held(x)
 
     def leave(self, y: Tensor, site: Site) -> Tensor:
         y = self.res[site.index](y)
+        if self.branch_shift is not None:
+            y = y + self.branch_shift[site.index]
         if self.b.shape == "vector":
             return self._source(self.b(y, site))  # a gain per channel is part of what the branch contributes
         return self.b(self._source(y), site)

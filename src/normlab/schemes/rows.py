@@ -400,6 +400,31 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         ),
         PlacementConfig,
     ),
+    "residual_scaling": (
+        Row(
+            Card(
+                family="placement",
+                equation="x <- a * (x + s) + b * (F(N(x)) + t), all vectors; x_0 <- a_0 * (embedding + s_0)",
+                citation="ZAYA as shipped in transformers (zaya: ZayaResidualScaling)",
+                growth="1 + i at the start, as pre_norm",
+                extra_parameters="(M+1)*N+4*M*d+2*d",
+                traps=(
+                    "the shift comes before the scale, on both paths",
+                    "the embedding is scaled and shifted too",
+                    "transformers keeps this stream in float32 whatever the model's type",
+                ),
+                parent="pre_norm",
+            ),
+            pre=True,
+            final=True,
+            a=Learned("vector", lambda s, o: 1.0),
+            b=Learned("vector", lambda s, o: 1.0),
+            shift=True,
+            growth=_plus_one,
+            neutral={},
+        ),
+        PlacementConfig,
+    ),
     "no_norm": (
         Row(
             Card(

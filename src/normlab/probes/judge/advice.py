@@ -105,4 +105,25 @@ TEXTS = {
         "n streams that carry the same vector cost n times the memory for one stream's worth",
         "fewer streams, or check that the residual mixing is applied and doubly stochastic",
     ),
+    "averaging_mixing": Words(
+        "each mixing pulls the streams toward their mean, so after a few branches n streams carry one; an mHC whose biases "
+        "were never set begins like this, which is what transformers does from scratch",
+        "start the mixing near the identity (biases 6I - 3, normlab schemes show mhc), and check a port with normlab verify",
+    ),
+    "broken_mixing": Words(
+        "a mixing that is not doubly stochastic lets the streams grow or shrink with depth",
+        "more Sinkhorn steps, Sinkhorn in float32, and normlab verify on the implementation",
+    ),
+    "closed_write": Words(
+        "what the branch computes does not reach any stream: it is paid for and lost, and gets no gradient",
+        "look at the gates' biases (0 gives a gate of 1) and at their learning rate",
+    ),
+    "dead_stream": Words(
+        "a stream that carries nothing is memory without use, and its mixing draws the others toward zero",
+        "look for write gates of that stream at zero, or use fewer streams",
+    ),
+    "one_stream_head": Words(
+        "what the other streams hold at the end does not reach the output",
+        "start the head at the mean of the streams (bias -ln(n-1)); a trained head that reads one stream needs only that one",
+    ),
 }

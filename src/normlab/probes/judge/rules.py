@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from normlab.probes.judge import rules_depth as _rules_depth  # noqa: F401  (they join the list)
+from normlab.probes.judge import streams as _streams  # noqa: F401
 from normlab.probes.judge.advice import advise
 from normlab.probes.judge.rulebook import RULES, rule, verdict
 from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, Evidence, Verdict, listed, normal

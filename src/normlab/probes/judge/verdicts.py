@@ -40,6 +40,11 @@ class Limits:
     gain: float = (
         10.0  # composite gain of the mixings (doubly stochastic: 1; mHC reports 3000 for plain hyper-connections)
     )
+    keeps: float = 0.7  # second singular value of one mixing
+    mixing_error: float = 0.1  # of rows and columns from 1
+    write_gate: float = 0.05  # mean of a branch's write gates
+    smallest_stream: float = 0.05  # size of a stream beside the mean
+    head_share: float = 0.97  # largest weight of the head's read
 
 
 LIMITS = Limits()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normlab.probes.measure import metrics
 from normlab.probes.measure.metrics.activations import ABSOLUTE, RELATIVE
+from normlab.probes.measure.streams import stream_numbers
 from normlab.probes.measure.table import LayerRow, StreamRow
 from normlab.probes.trace.hooks import Part, Record
 
@@ -66,8 +67,7 @@ class StreamStatistics:
                 self._branch(index, part, lengths)
             sums.add(block_influence=1 - _cosine(record.before, record.after, before, after))
             self._stream(index, record.after, after)
-            if record.streams is not None:
-                sums.add(homogenisation=float(metrics.homogenisation(record.streams)))
+            sums.add(**{name: float(value) for name, value in stream_numbers(record).items()})
             self._mix(sums, record.mixings)
             self._known = (record.after, after)
 

@@ -105,6 +105,12 @@ class LayerRow(Sparse):
     homogenisation: Number = None
     mixing_gain: Number = None
     composite_gain: Number = None
+    effective_streams: Number = None
+    smallest_stream: Number = None  # beside the mean of all
+    mixing_error: Number = None  # of its rows and columns from 1
+    mixing_keeps: Number = None  # second singular value
+    write_gate: Number = None  # mean weight of the weaker branch's write
+    head_share: Number = None  # largest weight of the head's read, in the last layer
     rms: Number = None
     max_magnitude: Number = None
     max_position: int | None = None

@@ -33,6 +33,14 @@ class Part:
     after: Tensor
 
 
+@dataclass(frozen=True)
+class Gates:
+    """The weights of one branch's read and write of n streams, [..., n]; None where they are not scalars."""
+
+    read: Tensor | None
+    write: Tensor | None
+
+
 @dataclass
 class Record:
     """One call of one layer. Tensors are [batch, tokens, d]; they are only valid during the call-back."""
@@ -47,6 +55,8 @@ class Record:
     checks: list[tuple[str, float]] = field(default_factory=list)
     streams: Tensor | None = None  # [batch, tokens, n, d] when the model keeps several
     mixings: list[Tensor] = field(default_factory=list)  # [..., n, n] of each branch, where streams are mixed
+    gates: list[Gates] = field(default_factory=list)  # of each branch
+    head: Tensor | None = None  # [..., n] of the head's read, with the last layer
 
 
 LayerTracer = AbstractContextManager[Any]

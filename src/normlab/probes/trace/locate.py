@@ -9,9 +9,11 @@ from typing import Any
 from torch import nn
 
 from normlab.errors import UnsupportedError
+from normlab.probes.trace.altup import AltUpLayout, has_altup
 from normlab.probes.trace.hooks import Layout
 from normlab.probes.trace.infer import infer_roles
 from normlab.probes.trace.roles import TABLE, LayerRoles, roles_for
+from normlab.probes.trace.streams import StreamLayout, row_of
 from normlab.probes.trace.verbs import SchemeLayout, speaks_verbs
 
 _KNOWN = {row.layer for row in TABLE}
@@ -22,6 +24,10 @@ def locate(model: nn.Module, run: Callable[[], Any], *, roles: LayerRoles | None
     if roles is None and speaks_verbs(model):
         return SchemeLayout(model)
     layers = _known_layers(model, roles) or _repeated_layers(model)
+    if roles is None and (row := row_of(layers[0][1])) is not None:
+        return StreamLayout(model, layers, row)
+    if roles is None and has_altup(layers[0][1]):
+        return AltUpLayout(model, layers)
     layout = Layout(model, layers, {})
     if len({type(layer) for _, layer in layers}) == 1 and hasattr(layers[0][1], "self_attn"):
         layout.batch_first = getattr(layers[0][1].self_attn, "batch_first", True)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from normlab.probes.inputs.losses import Loss
-from normlab.probes.trace.hooks import Layout, Part, Record, slow_path
+from normlab.probes.trace.hooks import Gates, Layout, Part, Record, slow_path
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.sdpa import WatchAttention
 from normlab.probes.trace.tensors import mismatch
@@ -80,9 +80,8 @@ class SchemeLayout(Layout):
         if len(law) <= self.groups[-1][-1] + 1:
             return []
         found = [law[group[-1] + 1] for group in self.groups]
-        n = getattr(self.scheme, "streams", 1)
-        if isinstance(n, int) and n > 1 and isinstance(found[-1], (int, float)):
-            found[-1] /= n**2  # the head reads a sum of n streams; see SchemeTracer._end
+        if isinstance(found[-1], (int, float)):
+            found[-1] /= getattr(self.scheme, "closes_at", 1.0) ** 2  # see SchemeTracer._end
         return found
 
     def prefixes(self, module: nn.Module) -> dict[str, tuple[str, ...]]:
@@ -115,6 +114,7 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         self._begin_layer(0)
         self._summed: Tensor | None = None
         self._added: Tensor | None = None
+        self._head: Tensor | None = None
 
     def _begin_layer(self, layer: int) -> None:
         self._layer = layer
@@ -124,6 +124,7 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         self._attended: Tensor | None = None
         self._streams: Tensor | None = None
         self._mixings: list[Tensor] = []
+        self._gates: list[Gates] = []
         self._checks: list[tuple[str, float]] = []
 
     def __enter__(self) -> SchemeTracer:
@@ -132,6 +133,8 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         verbs = {"enter": self._enter, "leave": self._leave, "write": self._write, "_read": self._end}
         for name, wrapper in verbs.items():
             setattr(scheme, name, _wrapped(getattr(scheme, name), wrapper))
+        if isinstance(head := getattr(scheme, "head", None), nn.Module):
+            self._handles.append(head.register_forward_hook(self._keep_head))
         for module in getattr(scheme, "out", []):
             if isinstance(module, nn.Module):
                 self._handles.append(module.register_forward_pre_hook(self._before_out))
@@ -171,6 +174,9 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
             mixing = getattr(carry, "res", None)  # H <- res H + post (x) y
             if isinstance(mixing, Tensor):
                 self._mixings.append(mixing)
+            if (find := getattr(self.layout.scheme, "coefficients", None)) is not None:
+                read, write, _ = find(stream, site)
+                self._gates.append(Gates(*(gate.expand(stream.shape[:-1]) for gate in (read, write))))
         before, single = self._reads[-1], isinstance(stream, Tensor) and stream.dim() == 3
         adds = self._added is not None  # a scheme that does not `leave` moves the stream in another way (nGPT)
         added = self._added if self._added is not None else (result - stream if single else y)
@@ -184,9 +190,12 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         return result
 
     def _end(self, verb: Verb, h: Tensor) -> Tensor:
-        # The head reads the sum of n streams, a branch about one of them: their mean can be compared with what it read.
-        self._arrive(h if self._streams is None else h / self._streams.shape[-2])
+        # A head that reads the sum of n streams reads n times what a branch does; a mean or a learned read does not.
+        self._arrive(h if self._streams is None else h / self.layout.scheme.closes_at)
         return verb(h)
+
+    def _keep_head(self, _module: nn.Module, _args: Any, weights: Tensor) -> None:
+        self._head = weights
 
     def _before_out(self, _module: nn.Module, args: Any) -> None:
         self._summed = args[0]
@@ -205,7 +214,8 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         record = Record(
             index, self.layout.layers[index][1], self._reads[0], h, parts, self._attention, self._attended, self._checks
         )
-        record.streams, record.mixings = self._streams, self._mixings
+        record.streams, record.mixings, record.gates = self._streams, self._mixings, self._gates
+        record.head, self._head = self._head, None
         self._begin_layer(index + 1)
         self._reads.append(h)
         self.on_layer(record)

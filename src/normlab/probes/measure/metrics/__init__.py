@@ -10,7 +10,17 @@ from normlab.probes.measure.metrics.stream import (
     growth_exponent,
     token_norms,
 )
-from normlab.probes.measure.metrics.streams import composite_gain, effective_sources, homogenisation, mixing_gain
+from normlab.probes.measure.metrics.streams import (
+    composite_gain,
+    effective_sources,
+    effective_streams,
+    homogenisation,
+    largest_share,
+    mixing_error,
+    mixing_gain,
+    mixing_keeps,
+    smallest_stream,
+)
 from normlab.probes.measure.metrics.tokens import effective_rank, token_cosine, token_variance
 
 __all__ = [
@@ -20,15 +30,20 @@ __all__ = [
     "cosine",
     "effective_rank",
     "effective_sources",
+    "effective_streams",
     "exponential_rate",
     "growth_exponent",
     "homogenisation",
+    "largest_share",
     "max_weight",
     "median_magnitude",
+    "mixing_error",
     "mixing_gain",
+    "mixing_keeps",
     "nonfinite",
     "normalised_entropy",
     "sink",
+    "smallest_stream",
     "token_cosine",
     "token_norms",
     "token_variance",

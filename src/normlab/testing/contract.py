@@ -25,10 +25,9 @@ from torch import Tensor, nn
 from normlab.errors import ConfigError, ContractError, UnsupportedError, unknown
 from normlab.model import Transformer, TransformerConfig
 from normlab.schemes import SCHEMES, Frame, SchemeConfig, lookup, make_sites, scheme
-from normlab.tasks.contract import check_task
 
 VOCABULARY = 29
-__all__ = ["CHECKS", "check_data_parallel", "check_scheme", "check_task", "measure_growth"]
+__all__ = ["CHECKS", "check_data_parallel", "check_scheme", "measure_growth"]
 Check = Callable[[SchemeConfig], None]
 CHECKS: dict[str, Check] = {}
 
@@ -361,6 +360,7 @@ def parameters_as_stated(config: SchemeConfig) -> None:
         frame, shape = model.scheme.frame, model.config
         names = {"d": shape.dim, "M": 2 * depth, "L": depth, "N": frame.norm_parameters, "V": VOCABULARY}
         names |= {"n": getattr(config, "streams", 0), "F": shape.size_of_ffn, "h": shape.size_of_head}
+        names |= config.symbols(frame)
         plain = tiny_model(scheme("no_norm"), perturbed=False, depth=depth, norm=norm)
         built = sum(p.numel() for p in model.scheme.parameters())
         # Formulas of a card, which is code, not user input.

@@ -1,0 +1,104 @@
+"""The rules about several residual streams: mixings that average, gates that are shut, a stream or a head that is one."""
+
+from __future__ import annotations
+
+import math
+
+from normlab.probes.judge.rulebook import rule, verdict
+from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed
+from normlab.probes.measure.summary import finite, median
+from normlab.probes.measure.table import column
+
+STOCHASTIC = ("mhc",)  # schemes whose mixing is doubly stochastic by construction
+
+
+@rule
+def averaging_mixing(f: Evidence) -> Verdict | None:
+    keeps = column(f.rows, lambda row: row.mixing_keeps)
+    layers = tuple(i for i, value in enumerate(keeps) if value < LIMITS.keeps)
+    if len(layers) < 0.5 * max(1, len(finite(keeps))):
+        return None
+    value = median([keeps[i] for i in layers])
+    return verdict(
+        "averaging_mixing",
+        "warn",
+        f"the mixing averages the streams: it leaves {100 * value:.0f} % of their difference (second singular value) in "
+        f"{listed(layers)}",
+        value,
+        LIMITS.keeps,
+        layers,
+        "0.99 at the start of the mHC paper; 0.1 to 0.4 where its biases were left at zero",
+    )
+
+
+@rule
+def broken_mixing(f: Evidence) -> Verdict | None:
+    if f.placement not in STOCHASTIC:
+        return None
+    errors = column(f.rows, lambda row: row.mixing_error)
+    layers = tuple(i for i, value in enumerate(errors) if value > LIMITS.mixing_error)
+    if not layers:
+        return None
+    value = max(errors[i] for i in layers)
+    return verdict(
+        "broken_mixing",
+        "warn",
+        f"rows or columns of the mixing miss 1 by up to {value:.2g} in {listed(layers)}",
+        value,
+        LIMITS.mixing_error,
+        layers,
+        "below 0.02 for twenty Sinkhorn steps near the start of training",
+    )
+
+
+@rule
+def closed_write(f: Evidence) -> Verdict | None:
+    gates = column(f.rows, lambda row: row.write_gate)
+    layers = tuple(i for i, value in enumerate(gates) if value < LIMITS.write_gate)
+    if not layers:
+        return None
+    value = min(gates[i] for i in layers)
+    return verdict(
+        "closed_write",
+        "warn",
+        f"the write gates of a branch are shut (mean {value:.2g}) in {listed(layers)}",
+        value,
+        LIMITS.write_gate,
+        layers,
+        "1 at the start; gates are between 0 and 2",
+    )
+
+
+@rule
+def dead_stream(f: Evidence) -> Verdict | None:
+    sizes = column(f.rows, lambda row: row.smallest_stream)
+    layers = tuple(i for i, value in enumerate(sizes) if value < LIMITS.smallest_stream)
+    judged = [value for value in sizes if math.isfinite(value)]
+    if not judged or len(layers) < 0.5 * len(judged):
+        return None
+    value = median([sizes[i] for i in layers])
+    return verdict(
+        "dead_stream",
+        "warn",
+        f"one stream is nearly zero, {100 * value:.2g} % of the mean size of all, in {listed(layers)}",
+        value,
+        LIMITS.smallest_stream,
+        layers,
+        "streams of similar size: 50 % and more",
+    )
+
+
+@rule
+def one_stream_head(f: Evidence) -> Verdict | None:
+    shares = finite(column(f.rows, lambda row: row.head_share))
+    if not shares or shares[-1] < LIMITS.head_share:
+        return None
+    return verdict(
+        "one_stream_head",
+        "warn",
+        f"the head reads one stream alone ({100 * shares[-1]:.0f} % of its weight)",
+        shares[-1],
+        LIMITS.head_share,
+        (),
+        "1/n at the start",
+    )
