@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 WORKERS ?= 2
 
-.PHONY: demo test test-slow lint format bench clean help
+.PHONY: demo test test-slow clinic lint format bench clean help
 help:
-	@echo "make demo | test | test-slow | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+	@echo "make demo | test | test-slow | clinic | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
@@ -30,6 +30,10 @@ test: $(DEV)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -q -m slow
+
+# Faults planted in small trained models: what `diagnose` finds, misses, and accuses wrongly. CLINIC="--half open --json"
+clinic: $(DEV)
+	@$(BIN)/python -m tests.probes.clinic $(CLINIC)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
