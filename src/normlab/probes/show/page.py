@@ -51,8 +51,7 @@ def build(diagnoses: Sequence[Diagnosis]) -> Page:
 def _verdicts(page: Page, d: Diagnosis, *, titled: bool) -> None:
     if titled:
         page.html(f"<h3>{html.escape(d.name)}</h3>")
-    if not d.verdicts:
-        page.text("No fault was found: every rule is within its limit.", style="good")
+    page.text(d.headline, style="good" if d.worst in (None, "note") else "")
     for v in d.verdicts:
         rows = "".join(
             f"<dt>{label}</dt><dd>{html.escape(text)}</dd>"

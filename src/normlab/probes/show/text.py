@@ -53,6 +53,7 @@ def _header(d: Diagnosis) -> list[str]:
     how = d.how
     where = "inferred from data" if d.inferred else "known architecture"
     lines = [
+        d.headline,
         f"{d.name}: {len(d.layers)} x {d.architecture}, {d.placement} ({where}), "
         f"{how.parameters / 1e6:.4g}M parameters, d = {how.width}",
         f"{how.tokens} tokens in windows of {how.window}; {identity(d)}",
@@ -74,8 +75,6 @@ def identity(d: Diagnosis) -> str:
 
 
 def _verdicts(d: Diagnosis) -> list[str]:
-    if not d.verdicts:
-        return ["No fault was found: every rule is within its limit."]
     lines: list[str] = []
     for verdict in d.verdicts:
         lines += _wrap(f"{MARK[verdict.severity]} {verdict.id}: {verdict.title}", "       ")
