@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 WORKERS ?= 2
 
-.PHONY: demo test test-slow clinic lint format bench clean help
+.PHONY: demo test test-cpus test-slow clinic faults audit lint format bench clean help
 help:
-	@echo "make demo | test | test-slow | clinic | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+	@echo "make demo | test | test-cpus | test-slow | clinic | faults | audit | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
@@ -28,12 +28,27 @@ demo: $(DEV)
 test: $(DEV)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
 
+# The same suite with the instructions of other processors: none in particular, AVX2 (also in MKL and oneDNN), all.
+test-cpus: $(DEV)
+	ATEN_CPU_CAPABILITY=default $(MAKE) test
+	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) test
+	$(MAKE) test
+
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -q -m slow
 
 # Faults planted in small trained models: what `diagnose` finds, misses, and accuses wrongly. CLINIC="--half open --json"
 clinic: $(DEV)
 	@$(BIN)/python -m tests.probes.clinic $(CLINIC)
+
+# Kills, signals, full disks, damaged files and fuzzed input; the table says what was tried, survived and lost.
+#   make faults HOURS=2
+faults: $(DEV)
+	$(BIN)/python -m tools.faults $(if $(HOURS),--kills 1000000 --cases 100000 --minutes $$(( $(HOURS) * 60 )))
+
+# Known weaknesses of the tested versions; needs the network, and says so where there is none.
+audit: $(DEV)
+	@sh tools/audit.sh $(BIN)
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import arguments, interleave, ratios, show
+from benchmarks.timing import arguments, ratios, show
+from normlab.observe.timing import interleave
 from normlab.probes.measure import metrics
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.monitor import Monitor

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.timing import arguments
 from normlab.dynamics import PAPER_SIX, scheme_field, simulate
-from normlab.dynamics.starts import uniform
+from normlab.dynamics.flow.starts import uniform
 from normlab.report import console, progress, table
 
 N, D, T, BETA, SAMPLES = 256, 512, 10.0, 1.0, 11
@@ -117,9 +117,9 @@ def one_round(name: str, seed: int, relative: float, steps: int) -> tuple[float,
 
 def growth(sizes: list[int], *, quiet: bool) -> list[dict[str, Any]]:
     """Seconds of one right hand side, by n: the Gram form (n^3 product) and particles (n^2 d)."""
-    from normlab.dynamics.gram import GramSystem
-    from normlab.dynamics.particles import ParticleSystem
-    from normlab.dynamics.weights import Draw
+    from normlab.dynamics.flow.gram import GramSystem
+    from normlab.dynamics.flow.particles import ParticleSystem
+    from normlab.dynamics.flow.weights import Draw
 
     rows = []
     for n in progress(sizes, what="sizes", quiet=quiet):

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.timing import arguments, interleave, ratios, show
+from benchmarks.timing import arguments, ratios, show
 from normlab import Transformer, TransformerConfig
+from normlab.observe.timing import interleave
 from normlab.report import print_json
 from normlab.tasks import task
 from normlab.training import Schedule, TrainConfig, cross_entropy, optim

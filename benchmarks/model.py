@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.timing import arguments, interleave, ratios, show
+from benchmarks.timing import arguments, ratios, show
 from normlab import Transformer, TransformerConfig
+from normlab.observe.timing import interleave
 from normlab.report import print_json
 from normlab.schemes.norms import RMSNorm
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.timing import arguments, interleave, ratios, show
+from benchmarks.timing import arguments, ratios, show
+from normlab.observe.timing import interleave
 from normlab.report import print_json
 from normlab.schemes.norms import rms_norm
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 import normlab as nl
 from benchmarks._residual_peers import find
-from benchmarks.timing import arguments, interleave, quartiles
+from benchmarks.timing import arguments
 from normlab.model.memory import saved_bytes
+from normlab.observe.timing import interleave, ratio
 from normlab.report import Page, console, print_json, table
 from normlab.schemes import depth_kernels
 
@@ -92,15 +93,15 @@ def kept_bytes(model: nn.Module, x: Tensor) -> int:
 def timed(candidates: dict[str, Callable[[], None]], *, rounds: int, what: str, clock: Clock) -> dict[str, list[float]]:
     """Seconds of each candidate in each round, by the wall's clock or the processor's."""
     seconds = interleave(candidates, rounds=rounds, warmup=1, what=what)
-    return {name: getattr(times, clock) for name, times in seconds.items()}
+    return {name: list(getattr(times, clock)) for name, times in seconds.items()}
 
 
 def relative(seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     """Of each candidate: the median over rounds of its time over the base's in that round, with quartiles."""
     found = {}
     for name, times in seconds.items():
-        low, middle, high = quartiles([t / base for t, base in zip(times, seconds[BASE], strict=True)])
-        found[name] = {"ratio": middle, "low": low, "high": high, "ms": 1e3 * statistics.median(times)}
+        over = ratio(times, seconds[BASE])
+        found[name] = {"ratio": over.middle, "low": over.low, "high": over.high, "ms": 1e3 * statistics.median(times)}
     return found
 
 

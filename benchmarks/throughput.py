@@ -20,10 +20,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.model import HandWritten, Shape
-from benchmarks.timing import arguments, interleave, ratios, show
-from normlab.experiments.cell import CellConfig, CellTrainer, MeasureConfig, build, prepare
-from normlab.experiments.executors import LocalExecutor
+from benchmarks.timing import arguments, ratios, show
+from normlab.experiments.executors.local import LocalExecutor
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.folder import prepare
+from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.runs.trainer import RunTrainer
 from normlab.model import TransformerConfig
+from normlab.observe.timing import interleave
 from normlab.report import print_json
 from normlab.tasks import Text
 from normlab.training import Schedule, TrainConfig
@@ -36,8 +40,8 @@ SHAPES = {
 LR = 1e-3
 
 
-def cell(shape: Shape, *, steps: int = 10_000, seed: int = 0) -> CellConfig:
-    return CellConfig(
+def cell(shape: Shape, *, steps: int = 10_000, seed: int = 0) -> RunConfig:
+    return RunConfig(
         model=TransformerConfig(
             vocab_size=shape.vocab, dim=shape.dim, depth=shape.depth, heads=shape.heads, ffn_dim=shape.hidden
         ),
@@ -46,7 +50,7 @@ def cell(shape: Shape, *, steps: int = 10_000, seed: int = 0) -> CellConfig:
             steps=steps, batch=shape.batch, length=shape.length, lr=LR, seed=seed, schedule=Schedule(warmup=1),
             checkpoint_every=10_000, log_every=1000,
         ),
-        measure=MeasureConfig(validations=1, curve_sequences=1, sequences=1, layers=(), prune=False),
+        score=HeldOut(validations=1, curve_sequences=1, sequences=1, layers=(), prune=False),
     )  # fmt: skip
 
 
@@ -81,7 +85,7 @@ def steps_against_hand(rounds: int, quiet: bool) -> dict[str, Any]:
     found = {}
     for title, shape in SHAPES.items():
         config = cell(shape)
-        trainer = CellTrainer(build(config), config, Path("."))  # `run` is not called: nothing is written
+        trainer = RunTrainer(config.build(), config, Path("."))  # `run` is not called: nothing is written
         trainer.model.train()
         candidates = {OURS: lambda trainer=trainer: trainer._one(), "by hand": by_hand(shape)}
         seconds = interleave(candidates, rounds=rounds, what="" if quiet else title)

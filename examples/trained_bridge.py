@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 import normlab as nl
-from normlab.dynamics.bridge import bridge
-from normlab.dynamics.starts import TEXT
+from normlab.dynamics.flow.starts import TEXT
+from normlab.dynamics.networks.bridge import bridge
 from normlab.report import console, table
 
 LENGTH = 32

@@ -12,15 +12,15 @@ import normlab
 SOURCE = Path(normlab.__file__).parent
 # Higher rooms may import lower ones, never their own rank's other rooms or higher.
 RANKS = {
-    "errors": 0, "files": 1, "config": 1, "numbers": 1, "stats": 1, "report": 2,
-    "schemes": 3, "model": 4, "tasks": 5, "testing": 6,
+    "errors": -1, "files": 0, "config": 1, "numbers": 1, "stats": 1, "store": 2, "results": 2, "report": 2,
+    "schemes": 3, "model": 4, "tasks": 5, "observe": 5, "testing": 6,
     "training": 6, "probes": 6.5, "dynamics": 6, "theory": 6,
     "experiments": 7, "surgery": 7, "integrations": 7,
     "ui": 8, "cli": 9,
 }  # fmt: skip
 # Optional packages, and the one module that may import each.
 LONE_IMPORTS = {"ray", "lightning", "starlette"}
-LEAVES = {"report", "config", "files", "errors", "numbers", "stats"}
+LEAVES = {"report", "config", "files", "errors", "numbers", "stats", "results"}
 
 
 def room(path: Path) -> str:

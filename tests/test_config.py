@@ -134,7 +134,7 @@ def every_config(root=Config):
 
 def test_every_default_config_survives_yaml_and_overrides():
     """Whatever has defaults everywhere: tuples, sections and all."""
-    import normlab.experiments.atlas  # loads tasks
+    import normlab.experiments.atlas.measure  # loads tasks
     import normlab.training.loop  # noqa: F401
 
     tried = 0
@@ -154,7 +154,7 @@ def test_every_default_config_survives_yaml_and_overrides():
     [
         ("dim: 2020-13-45", "cannot be read as YAML"),
         ("dim: " + "9" * 5000, "cannot be read as YAML"),
-        ("a: &x [*x]", "plain values"),
+        ("a: &x [*x]", "more than 20000 values"),
         ("[" * 2000, "YAML"),
         ("dim: 3\ndim: 4", "'dim' is given twice"),
         ("1: 2", "are words"),
@@ -198,3 +198,45 @@ def test_the_schema_knows_schemes_that_were_registered_later():
 def test_pydantics_own_entrance_has_our_error():
     with pytest.raises(ConfigError, match=r"(?s)dept.*depth"):
         nl.TransformerConfig.model_validate({"vocab_size": 8, "dim": 8, "dept": 2, "heads": 2})
+
+
+def bomb(levels):
+    """Ten aliases of ten aliases of ...: 10^levels values in a few lines."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bomb(9),
+        "a: &a [*a]",
+        "a: &a {b: 1}\n" + "c: {<<: [" + ", ".join(["*a"] * 15_000) + "]}",
+        "[" + "0," * 25_000 + "]",
+    ],
+    ids=["aliases", "itself", "merges", "plain"],
+)
+def test_more_values_than_anybody_writes_are_refused(text):
+    with pytest.raises(ConfigError, match="more than 20000 values"):
+        load_yaml(text)
+
+
+def test_aliases_are_fine():
+    assert load_yaml(bomb(3))["a2"][9][9] == ["x"] * 10
+    assert load_yaml("a: &a {b: 1}\nc: {<<: *a, d: 2}") == {"a": {"b": 1}, "c": {"b": 1, "d": 2}}
+
+
+@pytest.mark.parametrize(
+    "text", ["!!timestamp x", "!!int x", "!!float x", "!!binary é", "a: !!bool 3", "!!set [1]", "? [a]\n: b"]
+)
+def test_a_tag_that_does_not_fit_is_one_sentence(text):
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", ".", "a\0b"])
+def test_what_is_no_configuration_file(path):
+    with pytest.raises(ConfigError, match="cannot read the model file"):
+        nl.TransformerConfig.from_file(path)

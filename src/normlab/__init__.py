@@ -24,6 +24,9 @@ _EXPORTS = {
     "Cost": "normlab.model.cost",
     "cost": "normlab.model.cost",
     "Pipeline": "normlab.model.pipeline",
+    "compare": "normlab.experiments.api",
+    "stability": "normlab.experiments.api",
+    "lengthgen": "normlab.experiments.api",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
     from normlab.errors import ConfigError as ConfigError
     from normlab.errors import InputError as InputError
     from normlab.errors import NormlabError as NormlabError
+    from normlab.experiments.api import compare as compare
+    from normlab.experiments.api import lengthgen as lengthgen
+    from normlab.experiments.api import stability as stability
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
     from normlab.model.cost import Cost as Cost

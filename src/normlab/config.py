@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,18 +17,38 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Self
 
-from normlab.errors import ConfigError, nearest
+from normlab.errors import ConfigError, InputError, nearest
+from normlab.files import LIMITS, read_text
 
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 reads `1e-3` as a string; numbers here follow YAML 1.2 (and everybody's expectation).
 
-    A key given twice is an error: the second would win in silence.
+    A key given twice is an error: the second would win in silence. Values are counted with every alias written out: a
+    few lines of aliases to aliases are otherwise billions of values to whoever walks over them.
     """
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._count = 0
+        self._sizes: dict[int, int] = {}  # of the values that an alias may name; one that is being read has none yet
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        before, alias = self._count, self.check_event(yaml.AliasEvent)
+        self._count += 1
+        node = super().compose_node(parent, index)
+        if alias:
+            self._count += self._sizes.get(id(node), LIMITS.yaml_values)
+        else:
+            self._sizes[id(node)] = self._count - before
+        if self._count > LIMITS.yaml_values:
+            many = f"it holds more than {LIMITS.yaml_values} values, with aliases written out"
+            raise yaml.composer.ComposerError(None, None, many, node.start_mark if node else None)
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        twice = next((key for key, count in keys.items() if count > 1), None)
         if twice is not None:
             raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
@@ -41,16 +62,16 @@ _Loader.add_implicit_resolver(
 
 
 def load_yaml(text: str, *, source: str = "the YAML text") -> Any:
+    if len(text) > LIMITS.yaml_bytes:
+        raise ConfigError(f"{source} is longer than the {LIMITS.yaml_bytes >> 20} MB that a configuration may have")
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{source} is not valid YAML{where}: {getattr(error, 'problem', error)}") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # an impossible date, a number of thousands of digits, endless nesting
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        # An impossible date, a number of thousands of digits, a tag that does not fit its value, endless nesting.
         raise ConfigError(f"{source} cannot be read as YAML: {error}") from None
 
 
@@ -107,11 +128,10 @@ class Config(BaseModel):
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
         """Read a .yaml, .yml or .json file."""
-        path = Path(path)
         try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the {cls.what} file {str(path)!r}: {error}") from None
+            text = read_text(path, what=f"the {cls.what} file", most=LIMITS.yaml_bytes)
+        except InputError as error:
+            raise ConfigError(str(error)) from None
         return cls.from_yaml(text, source=str(path))  # JSON is YAML
 
     def to_dict(self) -> dict[str, Any]:

@@ -31,6 +31,10 @@ class InputError(NormlabError, ValueError):
     """Data that does not fit the model: tokens outside the vocabulary, a sequence that is too long, an empty file."""
 
 
+class DamagedError(InputError):
+    """A file that we wrote ourselves and that is not as we wrote it; the text names it and what to do."""
+
+
 class UnsupportedError(NormlabError, NotImplementedError):
     """A question that has no answer for this scheme or model, with the reason."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import ClassVar
 
 
 # -- Student's t ------------------------------------------------------------------------------------------------------
@@ -51,6 +51,8 @@ def t_reach(n: int) -> float:
 class Paired:
     """Mean difference over seeds with its 95 % interval and two-sided p; `adjusted` is p after Holm's correction."""
 
+    derived: ClassVar[tuple[str, ...]] = ("significant",)  # written to files too, see `results`
+
     n: int
     mean: float | None
     low: float | None = None
@@ -64,11 +66,17 @@ class Paired:
         return p is not None and p < 0.05
 
     @property
+    def lower(self) -> bool:
+        """Established to lie below zero."""
+        return self.significant and self.mean is not None and self.mean < 0
+
+    @property
+    def higher(self) -> bool:
+        return self.significant and self.mean is not None and self.mean > 0
+
+    @property
     def half_width(self) -> float | None:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "significant": self.significant}
 
 
 def paired(differences: Sequence[float]) -> Paired:

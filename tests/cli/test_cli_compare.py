@@ -99,7 +99,7 @@ def test_bad_use_is_a_sentence(options, sentence, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--schemes", ""], "give at least one scheme"),
+        (["--schemes", ""], "--schemes is empty; give one name or more"),
         (["--warmups", ""], "give at least one length of warm-up"),
         (["--depth", ""], "numbers of layers"),
         (["--heads", "5"], "5 heads do not divide"),

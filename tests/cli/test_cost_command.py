@@ -10,7 +10,7 @@ SHAPE = ["--depth", "64", "--dim", "64", "--heads", "4", "--vocab", "50", "--len
 def test_the_papers_table_as_json(capsys):
     names = "pre_norm,mhc,attn-res,block_attn_res"
     assert (
-        run(["cost", "--scheme", names, *SHAPE, "--blocks", "8", "--stages", "4", "--virtual-stages", "2", "--json"])
+        run(["cost", "--schemes", names, *SHAPE, "--blocks", "8", "--stages", "4", "--virtual-stages", "2", "--json"])
         == 0
     )
     found = json.loads(capsys.readouterr().out)
@@ -22,7 +22,7 @@ def test_the_papers_table_as_json(capsys):
 
 
 def test_the_table_for_people(capsys):
-    assert run(["cost", "--scheme", "block_attn_res", *SHAPE, "--stages", "2"]) == 0
+    assert run(["cost", "--schemes", "block_attn_res", *SHAPE, "--stages", "2"]) == 0
     text = capsys.readouterr().out
     assert "5.5d" in text
     assert "no rank is visited twice" in text
@@ -31,7 +31,7 @@ def test_the_table_for_people(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--scheme", "blok_attn_res"], "did you mean 'block_attn_res'"),
+        (["--schemes", "blok_attn_res"], "did you mean 'block_attn_res'"),
         (["--depth", "0"], "depth: "),
         (["--stages", "25"], "some would be empty"),
         (["--stages", "3", "--cuts", "4,4"], "leave chunk 1 empty"),
@@ -49,3 +49,11 @@ def test_bad_input_is_one_sentence(arguments, message, capsys):
     assert captured.out == ""
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_options_families_and_the_old_spelling(capsys):
+    assert run(["cost", "--schemes", "multi-stream,block_attn_res(blocks=4)", *SHAPE, "--blocks", "8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [item["scheme"] for item in found] == ["hyper_connections", "mhc", "block_attn_res(blocks=4)"]
+    assert run(["cost", "--scheme", "mhc"]) == 2
+    assert "--schemes 'mhc'" in capsys.readouterr().err

@@ -1,13 +1,17 @@
 """The demo's settings are what was promised, and its summary has ten lines."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from normlab.cli.demo import SETTINGS, summary
-from normlab.experiments.compare import CompareConfig
+from normlab.cli.demo import request, summary
+from normlab.experiments.compare.claims import claim
+from normlab.experiments.compare.result import Comparison, SettingResult
+from normlab.experiments.timing import RelativeCost
+from tests.experiments.compare.rows import row, setting
 
 
 def test_settings():
-    config = CompareConfig(**SETTINGS)
+    config = request()
     assert config.schemes == ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res")
     assert config.depths == (24,)
     assert config.seeds == 2
@@ -15,13 +19,11 @@ def test_settings():
 
 
 def test_ten_lines():
-    rows = [
-        {"scheme": name, "mean": None if name == "post_norm" else 2.5, "lr": 1e-3, "cost": {"time": 1.4}}
-        for name in SETTINGS["schemes"]
-    ]
-    claims = [{"verdict": "undecided"}, {"verdict": "confirmed"}]
-    setting = {"answer": ["one.", "two.", "three."], "schemes": rows, "claims": claims}
-    lines = summary({"settings": [setting]}, Path("report.html"), Path("diagnosis.html"))
+    rows = [row(name, [2.5], cost=RelativeCost(1.4, 1.4, 1.4, 1.0)) for name in request().schemes]
+    rows[0] = replace(rows[0], mean=None)
+    claims = [claim("a", "b", [1.0], 1, rows), claim("a", "b", [1.0, 1.1, 0.9], 1, rows)]
+    found = SettingResult(setting(), "pre_norm", rows, {}, claims, ["one.", "two.", "three."])
+    lines = summary(Comparison([], [found], []), Path("report.html"), Path("diagnosis.html"))
     assert len(lines) == 10
     assert "diverged" in lines[3]
     assert "step time 1.40" in lines[4]

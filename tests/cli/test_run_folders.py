@@ -8,7 +8,7 @@ import yaml
 
 import normlab as nl
 from normlab.cli import run as normlab
-from normlab.cli._runs import load_run
+from normlab.probes.inputs.runs import load_run
 from normlab.tasks import Text
 
 

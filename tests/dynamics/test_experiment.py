@@ -114,7 +114,7 @@ def test_the_random_figure_says_what_is_inferred_and_gives_the_known_times():
     found = explore(["peri", "ngpt"], setting.replace(time=4.0, samples=41))
     stated = {"peri_norm": (1.28, 3.63), "ngpt": (1.09, 2.12)}
     for name, times in stated.items():
-        hits = found.rows[name]["hitting_times"]
+        hits = found.schemes[name].report.hitting_times
         assert (hits["0.5"], hits["0.9"]) == pytest.approx(times, rel=0.05)
 
 
@@ -122,9 +122,10 @@ def test_two_settings_of_one_scheme_stay_apart():
     rows = explore(
         [scheme_field("ngpt", alpha=1.0), scheme_field("ngpt", alpha=0.5)],
         Setting(n=8, d=8, init="symmetric", time=2.0),
-    ).rows
+    ).schemes
     assert list(rows) == ["ngpt #1", "ngpt #2"]
-    assert rows["ngpt #1"]["terminal_rate"] == pytest.approx(2 * rows["ngpt #2"]["terminal_rate"], rel=1e-6)
+    first, second = (row.report.terminal.value for row in rows.values())
+    assert first == pytest.approx(2 * second, rel=1e-6)
 
 
 def test_curves_of_the_scalar_and_the_simulated_path_agree():
@@ -133,4 +134,5 @@ def test_curves_of_the_scalar_and_the_simulated_path_agree():
     full = explore(["mix"], setting.replace(form="particles"))
     assert (closed.equation, full.equation) == ("scalar", "particles")
     for key in ("cosine", "radius", "variance", "velocity"):
-        assert np.allclose(closed.curves["mix_norm"][key], full.curves["mix_norm"][key], atol=1e-7)
+        one, other = (getattr(found.schemes["mix_norm"].curve, key) for found in (closed, full))
+        assert np.allclose(one, other, atol=1e-7)

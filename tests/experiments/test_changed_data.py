@@ -3,17 +3,20 @@
 import json
 
 import pytest
-from tiny import Here
 
 from normlab.errors import InputError
-from normlab.experiments.analysis import analyse
-from normlab.experiments.cell import MeasureConfig, run_cell
-from normlab.experiments.compare import CompareConfig, compare
-from normlab.experiments.executors import LocalExecutor
-from normlab.experiments.stability import StabilityConfig, stability
-from normlab.experiments.sweep import Outcome, Sweep, SweepError, read_all
+from normlab.experiments.compare.analyse import analyse
+from normlab.experiments.compare.experiment import EXPERIMENT, run_of
+from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.executors.local import LocalExecutor
+from normlab.experiments.executors.protocol import Outcome
+from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.stability.experiment import EXPERIMENT as STABILITY
+from normlab.experiments.stability.request import StabilityRequest
+from normlab.experiments.sweep import SweepError, read_all
 from normlab.tasks import Text
 from normlab.tasks.text import _splits, read_text
+from tests.experiments.tiny import Here, alone, sweep_of
 
 OLD, NEW = "to be or not to be " * 100, "the quick brown fox jumps " * 100
 CHANGED = r"text.txt' has changed since the sweep in .* began.* restore the file, or give another --out"
@@ -35,7 +38,7 @@ def edit(path, content):
 
 
 def request(path, **changes):
-    measure = MeasureConfig(validations=1, curve_sequences=2, sequences=4, layers=(), prune=False)
+    measure = HeldOut(validations=1, curve_sequences=2, sequences=4, layers=(), prune=False)
     values = {
         **SIZES,
         "task": Text(path=path and str(path)),
@@ -44,11 +47,11 @@ def request(path, **changes):
         "seeds": 1,
         "measure": measure,
     }
-    return CompareConfig(**{**values, **changes})
+    return CompareRequest(**{**values, **changes})
 
 
-def sweep_of(folder, executor=None):
-    return Sweep(folder, executor or Here(), quiet=True)
+def compare(asked, sweep):
+    return EXPERIMENT.carry_out(asked, sweep)
 
 
 def test_a_comparison_is_not_continued_on_another_text(text, tmp_path):
@@ -60,15 +63,15 @@ def test_a_comparison_is_not_continued_on_another_text(text, tmp_path):
         compare(request(text, seeds=2), sweep_of(out))
     assert (out / "sweep.json").read_text() == before
     edit(text, OLD)
-    assert len(compare(request(text, seeds=2), sweep_of(out))["cells"]) == 2
+    assert len(compare(request(text, seeds=2), sweep_of(out)).cells) == 2
 
 
 def test_nor_is_a_map(text, tmp_path):
-    config = StabilityConfig(**SIZES, task=Text(path=str(text)), steps=20, warmups=(0,), lrs=(1e-3, 1e-2), factor=1e9)
-    stability(config, sweep_of(tmp_path / "sweep"))
+    config = StabilityRequest(**SIZES, task=Text(path=str(text)), steps=20, warmups=(0,), lrs=(1e-3, 1e-2), factor=1e9)
+    STABILITY.carry_out(config, sweep_of(tmp_path / "sweep"))
     edit(text, NEW)
     with pytest.raises(InputError, match=CHANGED):
-        stability(config.replace(seeds=2), sweep_of(tmp_path / "sweep"))
+        STABILITY.carry_out(config.replace(seeds=2), sweep_of(tmp_path / "sweep"))
 
 
 def test_a_cell_that_starts_later_notices(text, tmp_path):
@@ -82,7 +85,7 @@ def test_a_cell_that_starts_later_notices(text, tmp_path):
                 yield Outcome(folders[0], str(error))
             edit(text, NEW)
 
-    with pytest.raises(SweepError, match=rf"'pre_norm-l1-lr0.001-s1' could not run: .*{CHANGED}"):
+    with pytest.raises(SweepError, match=rf"'pre_norm-l1-lr0.001-s1' could not be made: .*{CHANGED}"):
         compare(request(text, seeds=2), sweep_of(tmp_path / "sweep", Edits()))
 
 
@@ -92,7 +95,7 @@ def test_a_new_worker_notices(text, tmp_path):
     edit(text, NEW)
     with LocalExecutor(workers=1) as local:
         sweep = sweep_of(out, local)
-        sweep.run({"more": request(text).cell("pre_norm", 1, lr=1e-3, seed=7, steps=4)}, what="more")
+        sweep.run({"more": run_of(request(text), ("pre_norm", 1), lr=1e-3, seed=7, steps=4)}, what="more")
     with pytest.raises(SweepError, match=CHANGED):
         sweep.check()
 
@@ -105,7 +108,7 @@ def test_what_this_process_read_is_what_it_trains_on(text, tmp_path):
     fresh = tmp_path / "fresh"
     edit(text, OLD)
     whole = compare(request(text, seeds=2), sweep_of(fresh))
-    assert [c["loss"] for c in grown["cells"]] == [c["loss"] for c in whole["cells"]]
+    assert [c.loss for c in grown.cells] == [c.loss for c in whole.cells]
 
 
 def test_folders_from_before_and_the_text_that_ships(text, tmp_path):
@@ -120,7 +123,7 @@ def test_folders_from_before_and_the_text_that_ships(text, tmp_path):
     assert "data" not in json.loads((tmp_path / "plays" / "sweep.json").read_text())
     (config,) = (tmp_path / "plays").glob("*/config.yaml")
     assert "data" not in config.read_text()
-    run_cell(config.parent)
+    alone(config.parent)
 
 
 def test_a_merged_report_does_not_pair_two_texts(text, tmp_path):
@@ -128,6 +131,6 @@ def test_a_merged_report_does_not_pair_two_texts(text, tmp_path):
     edit(text, NEW)
     compare(request(text, schemes=("pre_norm", "peri_norm")), sweep_of(tmp_path / "b"))
     result = analyse(read_all([tmp_path / "a", tmp_path / "b"]))
-    assert sorted(len(setting["schemes"]) for setting in result["settings"]) == [1, 2]
-    assert len(result["cells"]) == 3
+    assert sorted(len(setting.schemes) for setting in result.settings) == [1, 2]
+    assert len(result.cells) == 3
     assert len(read_all([tmp_path / "b", tmp_path / "b"])) == 2  # a cell that is in two of them counts once

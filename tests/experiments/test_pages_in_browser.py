@@ -3,14 +3,14 @@
 import csv
 
 import pytest
-from tiny import Here
 
-from normlab.experiments import compare_page, stability_page
-from normlab.experiments.cell import MeasureConfig
-from normlab.experiments.compare import CompareConfig, compare
-from normlab.experiments.stability import StabilityConfig, stability
-from normlab.experiments.sweep import Sweep
+from normlab.experiments.compare.experiment import EXPERIMENT as COMPARE
+from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.stability.experiment import EXPERIMENT as STABILITY
+from normlab.experiments.stability.request import StabilityRequest
 from normlab.tasks import task
+from tests.experiments.tiny import sweep_of
 
 pytestmark = pytest.mark.slow
 SHAPE = {"depths": (4,), "dim": 16, "heads": 2, "batch": 4, "length": 8, "task": task("tomita", number=4)}
@@ -21,16 +21,16 @@ SCHEMES = ("pre_norm", "block_attn_res", "ln_scaling", "mix_norm")
 def pages(tmp_path_factory):
     """{name: (file, result)}"""
     folder = tmp_path_factory.mktemp("pages")
-    measure = MeasureConfig(validations=4, curve_sequences=8, sequences=8, layer_sequences=2)
-    request = CompareConfig(
+    measure = HeldOut(validations=4, curve_sequences=8, sequences=8, layer_sequences=2)
+    request = CompareRequest(
         schemes=SCHEMES, tokens=4 * 8 * 10, seeds=2, lrs=(1e-3, 4e-3), extend=0, measure=measure, **SHAPE
     )
-    compared = compare(request, Sweep(folder / "compare", Here(), quiet=True))
-    asked = StabilityConfig(steps=20, warmups=(0, 5), lrs=(1e-2, 10.0), factor=40.0, clip=None, **SHAPE)
-    mapped = stability(asked, Sweep(folder / "stability", Here(), quiet=True))
+    compared = COMPARE.carry_out(request, sweep_of(folder / "compare"))
+    asked = StabilityRequest(steps=20, warmups=(0, 5), lrs=(1e-2, 10.0), factor=40.0, clip=None, **SHAPE)
+    mapped = STABILITY.carry_out(asked, sweep_of(folder / "stability"))
     return {
-        "compare": (compare_page.build(compared).write(folder / "compare.html"), compared),
-        "stability": (stability_page.build(mapped).write(folder / "stability.html"), mapped),
+        "compare": (compared.to_html(folder / "compare.html"), compared),
+        "stability": (mapped.to_html(folder / "stability.html"), mapped),
     }
 
 
@@ -82,19 +82,19 @@ def test_everything_can_be_saved(opened, pages):
     files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
     names = ("summary", "more", "claims", "layers", "training", "mixing", "cells")
     assert set(files) == {f"{name}.csv" for name in names}
-    matrix = next(r["layers"]["end"]["mixing"] for r in result["settings"][0]["schemes"] if r["scheme"] == "pre_norm")
+    matrix = next(r.layers["end"].mixing for r in result.settings[0].schemes if r.scheme == "pre_norm")
     row = next(r for r in files["mixing.csv"] if (r["scheme"], r["read"], r["source"]) == ("pre_norm", "8", "3"))
     assert float(row["weight"]) == matrix[8][3]
-    assert len(files["cells.csv"]) == len(result["cells"])
+    assert len(files["cells.csv"]) == len(result.cells)
     losses = {row["cell"]: float(row["loss"]) for row in files["cells.csv"]}
-    assert losses == {cell["cell"]: cell["loss"] for cell in result["cells"]}
+    assert losses == {cell.cell: cell.loss for cell in result.cells}
     assert {row["scheme"] for row in files["layers.csv"]} == set(SCHEMES)
     assert {row["scheme"] for row in files["training.csv"]} == set(SCHEMES)
     tab.close()
     tab = opened(pages["stability"][0])
     files = dict(saved(tab, button) for button in tab.locator("button[data-csv]").all())
     assert {row["verdict"] for row in files["cells.csv"]} <= {"stable", "flat", "nan", "above", "spike"}
-    assert len(files["cells.csv"]) == len(pages["stability"][1]["cells"])
+    assert len(files["cells.csv"]) == len(pages["stability"][1].cells)
     tab.close()
 
 

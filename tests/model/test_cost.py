@@ -52,12 +52,12 @@ def test_full_attention_is_the_sum_of_its_two_phases(branches):
 def test_memory_and_parameters_of_every_scheme(name):
     config = model(name)
     found, built = nl.cost(config, length=64, batch=2), nl.Transformer(config)
-    assert found.parameters["total"] == sum(p.numel() for p in built.parameters())
+    assert found.parameters.total == sum(p.numel() for p in built.parameters())
     parts = ("embeddings", "branches", "scheme")
     scale = 0 if built.logit_scale is None else built.logit_scale.numel()
-    assert found.parameters["total"] == sum(found.parameters[part] for part in parts) + scale
+    assert found.parameters.total == sum(getattr(found.parameters, part) for part in parts) + scale
     measured = measured_bytes(built, torch.randint(100, (2, 64)))
-    assert found.memory["activations"] == pytest.approx(measured, rel=0.05)
+    assert found.memory.activations == pytest.approx(measured, rel=0.05)
     assert found.traffic >= 3
 
 
@@ -86,7 +86,7 @@ def test_memory_of_every_branch(changes, dtype, tolerance):
     found = nl.cost(config, length=64, batch=2, dtype=dtype)
     built = nl.Transformer(config).to(getattr(torch, dtype))
     measured = measured_bytes(built, torch.randint(100, (2, 64)))
-    assert found.memory["activations"] == pytest.approx(measured, rel=tolerance)
+    assert found.memory.activations == pytest.approx(measured, rel=tolerance)
 
 
 @pytest.mark.parametrize("changes", [{}, {"ffn": "gelu"}, {"kv_heads": 2, "tie_embeddings": False}], ids=str)
@@ -97,7 +97,7 @@ def test_flops_agree_with_torchs_counter(changes):
     with FlopCounterMode(display=False) as counter:
         built(tokens)
     found = nl.cost(config, length=64)
-    assert (found.flops["forward"] - found.flops["mixing"]) * 128 == counter.get_total_flops()
+    assert (found.flops.forward - found.flops.mixing) * 128 == counter.get_total_flops()
 
 
 def test_flops_of_mixing_are_those_of_the_products():
@@ -116,11 +116,11 @@ def test_flops_of_mixing_are_those_of_the_products():
 
 def test_checkpointing_keeps_the_streams_at_the_layers_ends():
     plain, block = (nl.cost(model(name), length=64).memory for name in ("pre_norm", "block_attn_res"))
-    layer = (plain["branches"] + plain["residual_path"]) // 6
-    assert plain["checkpointed"] == 64 * 48 * 4 * 7 + layer + plain["head"]
-    assert block["checkpointed"] < block["activations"] / 2
+    layer = (plain.branches + plain.residual_path) // 6
+    assert plain.checkpointed == 64 * 48 * 4 * 7 + layer + plain.head
+    assert block.checkpointed < block.activations / 2
     single = nl.cost(model(depth=1), length=64).memory
-    assert single["checkpointed"] == single["activations"] + 64 * 48 * 4 * 2
+    assert single.checkpointed == single.activations + 64 * 48 * 4 * 2
 
 
 def test_a_prompts_stream_is_bounded_by_its_chunk():
@@ -130,11 +130,12 @@ def test_a_prompts_stream_is_bounded_by_its_chunk():
         nl.cost(config, length=length, dtype="bfloat16", prefill_chunk=chunk).memory
         for length, chunk in ((2**17, None), (2**17, 2**14), (100, 4096))
     )
-    assert whole["prefill_sources"] == 9 * 2**17 * 7168 * 2
+    assert whole.prefill_sources == 9 * 2**17 * 7168 * 2
     for key in ("prefill_sources", "prefill_stream"):
-        assert chunked[key] == pytest.approx(whole[key] / 8)
-        assert short[key] == pytest.approx(whole[key] * 100 / 2**17)
-    assert whole["prefill_stream"] >= whole["prefill_sources"]  # with what is computed ahead
+        all_at_once = getattr(whole, key)
+        assert getattr(chunked, key) == pytest.approx(all_at_once / 8)
+        assert getattr(short, key) == pytest.approx(all_at_once * 100 / 2**17)
+    assert whole.prefill_stream >= whole.prefill_sources  # with what is computed ahead
 
 
 # -- pipeline ---------------------------------------------------------------------------------------------------------

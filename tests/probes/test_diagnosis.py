@@ -8,12 +8,12 @@ from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
-from zoo import build, inputs
 
 from normlab.probes.diagnose import diagnose
 from normlab.probes.diagnosis import SCHEMA, Diagnosis, table_csv
 from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import LayerRow
+from tests.probes.zoo import build, inputs
 
 STORED = sorted((Path(__file__).parents[2] / "docs" / "diagnose").glob("*.json"))
 

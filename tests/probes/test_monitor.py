@@ -6,12 +6,12 @@ import json
 import pytest
 import torch
 import transformers
-from zoo import Homemade, build, inputs
 
 import normlab as nl
 from normlab.errors import ConfigError
 from normlab.integrations import trackers
 from normlab.probes.monitor import Monitor
+from tests.probes.zoo import Homemade, build, inputs
 
 
 def small_llama():

@@ -1,7 +1,9 @@
 """The C kernels of fast reads give what PyTorch gives, with one thread or two, and stay out where they cannot work."""
 
+import hashlib
 import os
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -211,4 +213,63 @@ def test_built_once(fresh, tmp_path):
         depth_kernels._kernels.cache_clear()
         assert depth_kernels.usable(torch.randn(4, 6)) is not None
     assert len(runs) == 1
-    assert len(os.listdir(tmp_path / "normlab" / "kernels")) == 1
+    assert sorted(path.suffix for path in (tmp_path / "normlab" / "kernels").iterdir()) == [".sha256", ".so"]
+
+
+FOREIGN = "int parallel(void) { return 1; }"  # a library without our functions
+
+DAMAGE = {
+    "cut short": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: os.truncate(path, 0),
+    "garbage": lambda path: path.write_bytes(b"\x7fELF" + bytes(range(256)) * 40),
+    "no digest": lambda path: path.with_suffix(".sha256").unlink(),
+    "garbled digest": lambda path: path.with_suffix(".sha256").write_bytes(b"\xff"),
+    "others may write to it": lambda path: path.chmod(0o666),
+    "a link": lambda path: (path.rename(path.with_name("elsewhere")), path.symlink_to(path.with_name("elsewhere"))),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_library_is_built_anew(fresh, tmp_path, name):
+    """In a process of its own: the library of before would kill it."""
+    script = (
+        "import torch; from normlab.schemes import depth_kernels as k; print(k.usable(torch.randn(4, 6)) is not None)"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+
+    def start():
+        return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+
+    assert start().stdout == "True\n"
+    (library,) = (tmp_path / "normlab" / "kernels").glob("*.so")
+    DAMAGE[name](library)
+    done = start()
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert depth_kernels._intact(library)
+
+
+@needs_compiler
+def test_a_library_without_our_functions_is_built_anew(fresh, tmp_path):
+    """Even if its digest is right."""
+    fresh.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert depth_kernels.usable(torch.randn(4, 6)) is not None
+    (library,) = (tmp_path / "normlab" / "kernels").glob("*.so")
+    (tmp_path / "foreign.c").write_text(FOREIGN)
+    library.unlink()
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "foreign.c")], check=True)
+    library.with_suffix(".sha256").write_text(hashlib.sha256(library.read_bytes()).hexdigest())
+    library.chmod(0o755)
+    depth_kernels._kernels.cache_clear()
+    kernels = depth_kernels.usable(torch.randn(4, 6))
+    assert kernels is not None
+    assert kernels.library.merge_forward
+
+
+def test_a_library_of_another_owner_is_not_ours(tmp_path, monkeypatch):
+    library = tmp_path / "depth.so"
+    library.write_bytes(b"x")
+    library.with_suffix(".sha256").write_text(hashlib.sha256(b"x").hexdigest())
+    assert depth_kernels._intact(library)
+    monkeypatch.setattr(os, "getuid", lambda: library.stat().st_uid + 1)
+    assert not depth_kernels._intact(library)

@@ -49,10 +49,10 @@ def test_the_norm_law_falls_to_half_and_rises_again():
 
 
 def test_calibrated_table():
-    rows = {row["length"]: row for row in theory.calibrated(32, 0.01)}
+    rows = {row.length: row for row in theory.calibrated(32, 0.01)}
     lengths = (8, 16, 24, 31)
-    assert [round(rows[s]["tv"], 3) for s in lengths] == [0.010, 0.148, 0.483, 0.926]
-    assert [round(rows[s]["tv_with_norm"], 3) for s in lengths] == [0.010, 0.046, 0.083, 0.005]
+    assert [round(rows[s].tv, 3) for s in lengths] == [0.010, 0.148, 0.483, 0.926]
+    assert [round(rows[s].tv_with_norm, 3) for s in lengths] == [0.010, 0.046, 0.083, 0.005]
 
 
 def test_rank_bound_is_tight():

@@ -9,7 +9,9 @@ import sys
 import pytest
 import torch
 
-from normlab.experiments.cell import CellConfig, MeasureConfig, summary
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.folder import read_summary
+from normlab.experiments.runs.score import HeldOut
 from normlab.model import TransformerConfig
 from normlab.tasks import task
 from normlab.training import Schedule, TrainConfig, checkpoint
@@ -23,7 +25,7 @@ STEPS, HALF = 8, 4
 
 def config(scheme):
     job = task("tomita", number=4)
-    return CellConfig(
+    return RunConfig(
         model=TransformerConfig(vocab_size=job.vocab_size, dim=16, depth=2, heads=2, scheme=scheme),
         task=job,
         train=TrainConfig(
@@ -36,7 +38,7 @@ def config(scheme):
             checkpoint_every=HALF,
             average=AverageConfig(every=2),
         ),
-        measure=MeasureConfig(validations=2, curve_sequences=8, sequences=8, layers=(), prune=False),
+        score=HeldOut(validations=2, curve_sequences=8, sequences=8, layers=(), prune=False),
     )  # fmt: skip
 
 
@@ -57,7 +59,7 @@ def train(*arguments, **how):
 
 
 def scored(out):
-    return [summary(out)["weights"][kind]["loss"] for kind in WEIGHTS]
+    return [read_summary(out)["weights"][kind]["loss"] for kind in WEIGHTS]
 
 
 def averages(out):
@@ -104,7 +106,9 @@ def _go_on(path, root, source, target, **how):
     assert losses(root / target)[:HALF] == losses(root / source)[:HALF]
     assert losses(root / target) == pytest.approx(losses(root / source), rel=TOLERANCE)
     assert len(losses(root / target)) == STEPS
-    assert summary(root / target)["validation"] == pytest.approx(summary(root / source)["validation"], rel=TOLERANCE)
+    assert read_summary(root / target)["validation"] == pytest.approx(
+        read_summary(root / source)["validation"], rel=TOLERANCE
+    )
     same_averages(root / source, root / target)
 
 

@@ -20,6 +20,8 @@ import typer
 
 from normlab.errors import NormlabError
 
+INTERRUPTED = 130
+_INTERRUPTED = "interrupted; what was finished is kept, and the same command goes on from there"
 app = typer.Typer(
     name="normlab",
     help="Where norms go in a Transformer, and how a layer's output joins the residual stream.",
@@ -62,17 +64,21 @@ def run(arguments: list[str]) -> int:
     try:
         app(args=arguments, prog_name="normlab")
     except SystemExit as stop:  # typer reports wrong usage itself, and always leaves this way
+        if stop.code == INTERRUPTED:  # Ctrl-C too, without a word
+            typer.echo(_INTERRUPTED, err=True)
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
     except KeyboardInterrupt:
-        typer.echo(
-            "interrupted; what was finished is kept, and the same command goes on from there",
-            err=True,
-        )
-        return 130
+        typer.echo(_INTERRUPTED, err=True)
+        return INTERRUPTED
     except BrokenPipeError:  # `normlab ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (NormlabError, OSError) as error:  # OSError: a full disk, a folder that may not be written
         _say(str(error))
+        return 2
+    except ValueError as error:
+        if "null byte" not in str(error) and "null character" not in str(error):
+            raise
+        _say("a path holds a NUL character, which no file name can; check the options that name files and folders")
         return 2
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):

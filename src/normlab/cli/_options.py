@@ -13,6 +13,17 @@ Seed = Annotated[int, typer.Option("--seed", help="Seed of every random draw.", 
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 
 
+def _moved(value: str | None) -> None:
+    from normlab.errors import ConfigError
+
+    if value is not None:
+        raise ConfigError(f"--scheme is called --schemes in every command: give --schemes {value!r}")
+
+
+OldScheme = Annotated[str | None, typer.Option("--scheme", hidden=True, callback=_moved)]
+"""The spelling that some commands had; it answers with the one they have."""
+
+
 def pick_device(name: str) -> str:
     """`auto` takes an accelerator where there is one; a device that is absent is an error, not a fallback."""
     import torch

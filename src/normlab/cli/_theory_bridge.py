@@ -2,55 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from normlab.cli._options import Json, Seed
+from normlab.cli._options import Json, Out
+from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.experiments.request import Request, option
+
+if TYPE_CHECKING:
+    from normlab.dynamics.networks.bridge import Bridge
+    from normlab.report import Page
+
+Model = Annotated[
+    str | None, typer.Argument(help="A normlab run, a Hugging Face folder or name; none: random networks.")
+]
+
+
+class BridgeRequest(Request):
+    """Networks to lay the theory over: random ones of a shape, or one that is named beside."""
+
+    what: ClassVar[str] = "bridge"
+    kind: ClassVar[str] = "theory bridge"
+
+    schemes: tuple[str, ...] = option(
+        ("all",), "Names, a family or `all`; for a Hugging Face model, where its norms are."
+    )
+    dim: int = option(256, "Width of a random network.")
+    depth: int = option(8, "Layers of a random network.")
+    heads: int = option(4, "Heads of a random network.")
+    ffn: str = option("relu", "none, relu, gelu, swiglu or geglu.")
+    causal: bool = option(True, "Whether tokens see only earlier ones.")
+    tokens: int = option(32, "Sequence length.")
+    text: str | None = option(None, "With MODEL: a text to run it on (default: random ids).")
+    seed: int = option(0, "Seed of every random draw.", ge=0, lt=2**63)
+
+    def words(self) -> str | None:
+        from normlab.probes.inputs.texts import read_text
+
+        return None if self.text is None else read_text(self.text)
 
 
 def register(app: typer.Typer) -> None:
-    @app.command()
-    def bridge(
-        model: Annotated[
-            str | None, typer.Argument(help="A normlab run, a Hugging Face folder or name; none: random networks.")
-        ] = None,
-        schemes: Annotated[
-            str, typer.Option(help="Names or `all`; for a Hugging Face model, where its norms are.")
-        ] = "all",
-        dim: Annotated[int, typer.Option(help="Width of a random network.")] = 256,
-        depth: Annotated[int, typer.Option(help="Layers of a random network.")] = 8,
-        heads: Annotated[int, typer.Option(help="Heads of a random network.")] = 4,
-        ffn: Annotated[str, typer.Option(help="none, relu, gelu, swiglu or geglu.")] = "relu",
-        causal: Annotated[bool, typer.Option(help="Whether tokens see only earlier ones.")] = True,
-        tokens: Annotated[int, typer.Option(help="Sequence length.")] = 32,
-        text: Annotated[
-            Path | None, typer.Option(help="With MODEL: a text to run it on (default: random ids).")
-        ] = None,
-        json: Json = False,
-        out: Annotated[Path, typer.Option("--out", help="Folder for the page.", file_okay=False)] = Path("runs/theory"),
-        seed: Seed = 0,
-    ) -> None:
-        """Angles between tokens by layer: measured, predicted by random layers of infinite width, and by the flow."""
-        from normlab.probes.inputs.runs import is_run
-        from normlab.report import console, print_json, table
-
-        if model is None:
-            found = _random_networks(schemes, dim, depth, heads, ffn, causal, tokens, seed, quiet=json)
-        elif is_run(model):
-            found = [_own(model, schemes, tokens, text, seed)]
-        else:
-            found = [_foreign(model, schemes, causal, tokens, text, seed)]
-        page = _page(found).write(out / "bridge.html")
-        if json:
-            print_json({"bridges": [f.to_dict() for f in found], "page": str(page)})
-            return
-        console().print(table(rows(found), title="Mean cosine between tokens: measured and predicted"))
-        console().print(f"page: {page}", markup=False)
+    help = "Angles between tokens by layer: measured, predicted by random layers of infinite width, and by the flow."
+    more = [
+        parameter("model", Model, None),
+        parameter("out", Out, Path("runs/theory")),
+        parameter("json", Json, False),
+    ]
+    add_command(app, BridgeRequest, _run, name="bridge", help=help, more=more)
 
 
-def rows(found: list[Any]) -> list[dict[str, Any]]:
+def _run(_: typer.Context, given: Given) -> None:
+    from normlab.probes.inputs.runs import is_run
+    from normlab.report import console, print_json, table
+
+    request, model = asked(BridgeRequest, given), given["model"]
+    assert isinstance(request, BridgeRequest)
+    if model is None:
+        found = _random_networks(request, quiet=given["json"])
+    elif is_run(model):
+        found = [_own(model, request)]
+    else:
+        found = [_foreign(model, request)]
+    page = _page(found).write(given["out"] / "bridge.html")
+    if given["json"]:
+        print_json({"bridges": [f.to_dict() for f in found], "page": str(page)})
+        return
+    console().print(table(rows(found), title="Mean cosine between tokens: measured and predicted"))
+    console().print(f"page: {page}", markup=False)
+
+
+def rows(found: Sequence[Bridge]) -> list[dict[str, Any]]:
     return [
         {
             "scheme": f.scheme,
@@ -65,32 +90,36 @@ def rows(found: list[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _random_networks(
-    schemes: str, dim: int, depth: int, heads: int, ffn: str, causal: bool, tokens: int, seed: int, *, quiet: bool
-) -> list[Any]:
+def _random_networks(request: BridgeRequest, *, quiet: bool) -> list[Bridge]:
     import torch
 
-    from normlab.dynamics.bridge import bridge, random_tokens
-    from normlab.dynamics.fields import FIELDS, field_name
+    from normlab.dynamics.names import parse_fields
+    from normlab.dynamics.networks.bridge import bridge, random_tokens
     from normlab.model import Transformer, TransformerConfig
     from normlab.report import progress
     from normlab.schemes import scheme
 
-    names = list(FIELDS) if schemes == "all" else [field_name(s) for s in schemes.split(",") if s.strip()]
     found = []
+    names = [row.name for row in parse_fields(request.schemes)]
     for name in progress(names, what="networks", quiet=quiet):
-        torch.manual_seed(seed)
-        shape: dict[str, Any] = {"dim": dim, "depth": depth, "heads": heads, "ffn": ffn, "causal": causal}
+        torch.manual_seed(request.seed)
+        shape: dict[str, Any] = {"dim": request.dim, "depth": request.depth, "heads": request.heads, "ffn": request.ffn}
         config = TransformerConfig(
-            vocab_size=512, scheme=scheme(name), positions="nope", init_std=max(dim, 1) ** -0.5, **shape
+            vocab_size=512,
+            scheme=scheme(name),
+            positions="nope",
+            init_std=max(request.dim, 1) ** -0.5,
+            causal=request.causal,
+            **shape,
         )
-        found.append(bridge(Transformer(config), random_tokens(512, batch=2, length=tokens, seed=seed)))
+        ids = random_tokens(512, batch=2, length=request.tokens, seed=request.seed)
+        found.append(bridge(Transformer(config), ids))
     return found
 
 
-def _own(folder: str, schemes: str, tokens: int, text: Path | None, seed: int) -> Any:
+def _own(folder: str, request: BridgeRequest) -> Bridge:
     """A run knows its scheme and its mask. Its tokens are bytes, or whatever its task made: then random ids serve."""
-    from normlab.dynamics.bridge import bridge, random_tokens
+    from normlab.dynamics.networks.bridge import bridge, random_tokens
     from normlab.errors import InputError
     from normlab.probes.inputs.runs import load_run
     from normlab.probes.inputs.texts import tokenize
@@ -98,44 +127,56 @@ def _own(folder: str, schemes: str, tokens: int, text: Path | None, seed: int) -
     loaded = load_run(folder)
     model: Any = loaded.model
     name = model.config.scheme.name
-    if schemes not in ("all", name):
-        raise InputError(f"--schemes {schemes}: this run was trained with {name}; leave the option out")
-    ids = random_tokens(model.config.vocab_size, batch=2, length=tokens, seed=seed)
-    if text is not None:
-        found = tokenize(loaded, text.read_text(encoding="utf-8")).flatten()
+    if request.schemes not in (("all",), (name,)):
+        raise InputError(
+            f"--schemes {','.join(request.schemes)}: this run was trained with {name}; leave the option out"
+        )
+    ids = random_tokens(model.config.vocab_size, batch=2, length=request.tokens, seed=request.seed)
+    words = request.words()
+    if words is not None:
+        found = tokenize(loaded, words).flatten()
         if len(found) < 2:
-            raise InputError(f"--text {text}: {len(found)} tokens; two or more are needed to have an angle")
-        length = min(tokens, len(found))
+            raise InputError(f"--text {request.text}: {len(found)} tokens; two or more are needed to have an angle")
+        length = min(request.tokens, len(found))
         ids = found[: len(found) // length * length][: 8 * length].view(-1, length)
     return bridge(model, ids)
 
 
-def _foreign(model: str, schemes: str, causal: bool, tokens: int, text: Path | None, seed: int) -> Any:
-    from normlab.dynamics.bridge import bridge, random_tokens
+def _foreign(model: str, request: BridgeRequest) -> Bridge:
     from normlab.dynamics.fields import field_name
-    from normlab.errors import InputError, require
+    from normlab.dynamics.networks.bridge import bridge, random_tokens
+    from normlab.errors import InputError, NormlabError, require
+    from normlab.probes.inputs.packages import check_weights
 
     if model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
         raise InputError(f"there is no folder {model!r}; pass a normlab run, a model folder or a Hugging Face name")
-    if schemes == "all" or "," in schemes:
+    if request.schemes == ("all",) or len(request.schemes) > 1:
         raise InputError(
             "say where the model's norms are with --schemes pre_norm (GPT-2, Llama), peri_norm, res_norm or post_norm"
         )
-    name = field_name(schemes)
+    name = field_name(request.schemes[0])
     transformers = require("transformers", extra="hf", purpose="a Hugging Face model")
+    words = request.words()
     try:
-        network = transformers.AutoModel.from_pretrained(model, trust_remote_code=False, use_safetensors=True)
-        ids = random_tokens(network.config.vocab_size, batch=2, length=tokens, seed=seed)
-        if text is not None:
+        network, info = transformers.AutoModel.from_pretrained(
+            model, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        )
+        check_weights(network, info, source=model)
+        ids = random_tokens(network.config.vocab_size, batch=2, length=request.tokens, seed=request.seed)
+        if words is not None:
             encoder = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-            ids = encoder(text.read_text(encoding="utf-8"), return_tensors="pt")["input_ids"][:, :tokens]
+            ids = encoder(words, return_tensors="pt")["input_ids"][:, : request.tokens]
+    except NormlabError:
+        raise
     except (OSError, ValueError, ImportError) as error:
         raise InputError(f"cannot load the model {model!r}: {str(error).splitlines()[0]}") from None
-    return bridge(network, ids, scheme=name, causal=causal)
+    return bridge(network, ids, scheme=name, causal=request.causal)
 
 
-def _page(found: list[Any]) -> Any:
+def _page(found: Sequence[Bridge]) -> Page:
     from normlab.report import Page
+    from normlab.report.colours import scheme_colour
+    from normlab.report.figures import figure, line, theory
 
     page = Page("Theory laid over real networks", subtitle="mean cosine between tokens")
     page.text(
@@ -145,15 +186,13 @@ def _page(found: list[Any]) -> Any:
     page.table(rows(found), name="bridge")
     for f in found:
         page.heading(f.scheme)
-        curves = {"measured": f.measured, "kernel": f.kernel, "flow (Q = K = V = I)": f.flow}
-        dashes = {"measured": "solid", "kernel": "dash"}
-        data = [
-            {"x": list(range(len(y))), "y": y, "name": n, "type": "scatter", "line": {"dash": dashes.get(n, "dot")}}
-            for n, y in curves.items()
+        reads = range(len(f.measured))
+        traces = [
+            line(reads, f.measured, "measured", scheme_colour(f.scheme)),
+            theory(reads, f.kernel, "kernel", dash="dash"),
+            theory(reads, f.flow, "flow (Q = K = V = I)"),
         ]
-        axes = {
-            "xaxis": {"title": {"text": "read"}},
-            "yaxis": {"title": {"text": "mean cosine"}, "range": [-0.05, 1.02]},
-        }
-        page.figure({"data": data, "layout": axes}, caption=f"{f.scheme}: angles by branch", height=300)
+        drawn = figure(traces, x="read", y="mean cosine")
+        drawn["layout"]["yaxis"]["range"] = [-0.05, 1.02]
+        page.figure(drawn, caption=f"{f.scheme}: angles by branch", height=300)
     return page

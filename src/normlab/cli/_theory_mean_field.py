@@ -2,75 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import typer
+from pydantic import field_validator
 
-from normlab.cli._options import Json, Seed
+from normlab.cli._options import Json, Out
+from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.experiments.request import Request, option
+from normlab.experiments.shapes import known_schemes
 
-FITS = {
-    "last_gradient_vs_depth": "last FFN gradient ~ depth^",
-    "gradient_per_layer": "gradient x per layer",
-    "stream_added_per_layer": "stream + per layer",
-    "summed_after_ffn": "before the norm",
-}
+if TYPE_CHECKING:
+    from normlab.report import Page
+    from normlab.theory.mean_field import MeanField, MeanFieldSetting
+
+
+class MeanFieldRequest(Request):
+    """Schemes at initialisation, at several depths."""
+
+    what: ClassVar[str] = "mean-field setting"
+    kind: ClassVar[str] = "theory mean-field"
+
+    schemes: tuple[str, ...] = option(
+        ("post_norm", "pre_norm", "peri_norm", "deep_norm"),
+        "Names with commas, options in brackets: block_attn_res(blocks=2); a family; or all.",
+    )
+    mode: str = option("paper", "paper (Xiong's assumptions) or real (the scheme's own init).")
+    dim: int = option(64, "Width.")
+    tokens: int = option(16, "Sequence length.")
+    depths: tuple[int, ...] = option((2, 4, 8, 16), "Depths, with commas.")
+    draws: int = option(8, "Monte Carlo draws per depth.")
+    seed: int = option(0, "Seed of every random draw.", ge=0, lt=2**63)
+
+    @field_validator("schemes")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return known_schemes(names)
 
 
 def register(app: typer.Typer) -> None:
-    @app.command("mean-field")
-    def mean_field(
-        schemes: Annotated[
-            str, typer.Option(help="Comma-separated names, or `all`.")
-        ] = "post_norm,pre_norm,peri_norm,deep_norm",
-        mode: Annotated[
-            str, typer.Option(help="paper (Xiong's assumptions) or real (the scheme's own init).")
-        ] = "paper",
-        dim: Annotated[int, typer.Option(help="Width.")] = 64,
-        tokens: Annotated[int, typer.Option(help="Sequence length.")] = 16,
-        depths: Annotated[str, typer.Option(help="Depths, comma-separated.")] = "2,4,8,16",
-        draws: Annotated[int, typer.Option(help="Monte Carlo draws per depth.")] = 8,
-        json: Json = False,
-        out: Annotated[Path, typer.Option("--out", help="Folder for the page.", file_okay=False)] = Path("runs/theory"),
-        seed: Seed = 0,
-    ) -> None:
-        """Stream norm and gradients by layer and by depth at initialisation, fitted and beside the stated exponents."""
-        from normlab.report import console, print_json, progress, table
-        from normlab.theory import mean_field as theory
-
-        names = theory.registered() if schemes == "all" else [s for s in schemes.split(",") if s.strip()]
-        setting = theory.Setting(mode=mode, dim=dim, tokens=tokens, depths=_integers(depths), draws=draws, seed=seed)  # type: ignore[arg-type]
-        lemmas = _lemmas(theory)
-        found = [theory.mean_field(name, setting) for name in progress(names, what="schemes", quiet=json)]
-        page = _page(found, lemmas, setting).write(out / "mean-field.html")
-        if json:
-            values = {"setting": setting.to_dict(), "lemmas": lemmas, "schemes": [f.to_dict() for f in found]}
-            print_json({**values, "source": theory.SOURCE, "page": str(page)})
-            return
-        screen = console()
-        screen.print(table(lemmas, title=f"Lemmas ({theory.SOURCE}; Wang et al. 2019, arXiv 1906.01787)"))
-        screen.print(table(rows(found), title=f"Exponents and factors, {mode} setting (stated in brackets)"))
-        screen.print(f"page: {page}", markup=False)
+    help = "Stream norm and gradients by layer and by depth at initialisation, fitted and beside the stated exponents."
+    more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
+    add_command(app, MeanFieldRequest, _run, name="mean-field", help=help, more=more)
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    from normlab.errors import ConfigError
+def _run(_: typer.Context, given: Given) -> None:
+    from normlab.experiments.command import command_line
+    from normlab.report import console, print_json, progress, table
+    from normlab.theory import mean_field as theory
 
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise ConfigError(
-            f"--depths takes whole numbers separated by commas, for example 2,4,8; got {text!r}"
-        ) from None
+    request = asked(MeanFieldRequest, given)
+    assert isinstance(request, MeanFieldRequest)
+    values = {key: value for key, value in request.to_dict().items() if key != "schemes"}
+    setting = theory.MeanFieldSetting.from_dict(values)
+    lemmas = _lemmas()
+    found = [
+        theory.mean_field(name, setting) for name in progress(request.schemes, what="schemes", quiet=given["json"])
+    ]
+    page = _page(found, lemmas, setting)
+    page.heading("How this was made")
+    page.code(command_line(request, given["out"]))
+    written = page.write(given["out"] / "mean-field.html")
+    if given["json"]:
+        shown = {"setting": setting.to_dict(), "lemmas": lemmas, "schemes": [f.to_dict() for f in found]}
+        print_json({**shown, "source": theory.SOURCE, "page": str(written)})
+        return
+    screen = console()
+    screen.print(table(lemmas, title=f"Lemmas ({theory.SOURCE}; Wang et al. 2019, arXiv 1906.01787)"))
+    screen.print(table(rows(found), title=f"Exponents and factors, {request.mode} setting (stated in brackets)"))
+    screen.print(f"page: {written}", markup=False)
 
 
-def _lemmas(theory: Any) -> list[dict[str, Any]]:
+def _lemmas() -> list[dict[str, Any]]:
+    from normlab.theory import mean_field as theory
+
     relu, norm = theory.lemma_relu(), theory.lemma_layer_norm()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"statement": "E|ReLU(X)|^2 / (sigma^2 d)", "measured": relu[0], "stated": relu[1]},
         {"statement": "|J_LN| against sqrt(d)/|x|", "measured": norm[0], "stated": norm[1]},
     ]
-    for name, text in (("post_norm", "product of J_N (I + dF)"), ("pre_norm", "I + sum of dF")):
+    forms: tuple[tuple[Literal["post_norm", "pre_norm"], str], ...] = (
+        ("post_norm", "product of J_N (I + dF)"),
+        ("pre_norm", "I + sum of dF"),
+    )
+    for name, text in forms:
         form = theory.backprop_forms(name)
         rows.append({"statement": f"{name}: dx_L/dx_0 - {text}, largest entry", "measured": form.error, "stated": 0.0})
         rows.append({"statement": f"{name}: size of dx_L/dx_0, 8 layers", "measured": form.whole, "stated": None})
@@ -82,14 +99,21 @@ def _lemmas(theory: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def rows(found: list[Any]) -> list[dict[str, Any]]:
+def rows(found: Sequence[MeanField]) -> list[dict[str, str]]:
+    """Each fitted number, with the stated one in brackets."""
     return [
-        {"scheme": f.scheme, **{title: _cell(f.fits[key], f.stated.get(key)) for key, title in FITS.items()}}
+        {
+            "scheme": f.scheme,
+            "last FFN gradient ~ depth^": _cell(f.fits.last_gradient_vs_depth, f.stated.last_gradient_vs_depth),
+            "gradient x per layer": _cell(f.fits.gradient_per_layer, f.stated.gradient_per_layer),
+            "stream + per layer": _cell(f.fits.stream_added_per_layer, f.stated.stream_added_per_layer),
+            "before the norm": _cell(f.fits.summed_after_ffn, f.stated.summed_after_ffn),
+        }
         for f in found
     ]
 
 
-def _cell(value: float, stated: Any) -> str:
+def _cell(value: float, stated: float | tuple[float, float] | None) -> str:
     shown = "-" if value != value else f"{value:.3g}"
     if stated is None:
         return shown
@@ -97,7 +121,7 @@ def _cell(value: float, stated: Any) -> str:
     return f"{shown} ({said})"
 
 
-def _page(found: list[Any], lemmas: list[dict[str, Any]], setting: Any) -> Any:
+def _page(found: Sequence[MeanField], lemmas: list[dict[str, Any]], setting: MeanFieldSetting) -> Page:
     from normlab.report import Page
 
     about = f"{setting.mode} setting, d = {setting.dim}, {setting.tokens} tokens, {setting.draws} draws"
@@ -106,25 +130,30 @@ def _page(found: list[Any], lemmas: list[dict[str, Any]], setting: Any) -> Any:
     page.table(lemmas, name="lemmas")
     page.heading("Exponents and factors")
     page.table(rows(found), name="exponents", caption="Stated values in brackets, where the paper has one.")
-    deepest = [(f.scheme, f.depths[-1]) for f in found]
+    deepest = {f.scheme: f.depths[-1] for f in found}
     page.heading("Stream")
-    page.figure(_figure({n: d.stream for n, d in deepest}, "branch", "mean square of h", "log"))
+    page.figure(_curves({n: d.stream for n, d in deepest.items()}, "branch", "mean square of h"))
     page.heading("Gradient of each FFN's second matrix")
-    page.figure(_figure({n: d.down for n, d in deepest}, "layer", "Frobenius norm", "log", first=1))
+    page.figure(_curves({n: d.down for n, d in deepest.items()}, "layer", "Frobenius norm", first=1))
     page.heading("Gradient of the last FFN by depth")
     depths = [d.depth for d in found[0].depths]
     page.figure(
-        _figure({f.scheme: [d.down[-1] for d in f.depths] for f in found}, "depth", "Frobenius norm", "log", x=depths)
+        _curves({f.scheme: [d.down[-1] for d in f.depths] for f in found}, "depth", "Frobenius norm", xs=depths)
     )
     page.heading("Back-propagated signal")
-    page.figure(_figure({n: d.signal for n, d in deepest}, "branch", "gradient norm at h", "log"))
+    page.figure(_curves({n: d.signal for n, d in deepest.items()}, "branch", "gradient norm at h"))
     return page
 
 
-def _figure(curves: dict[str, list[float]], across: str, up: str, kind: str, *, first: int = 0, x: Any = None) -> Any:
-    data = [
-        {"x": x or list(range(first, first + len(y))), "y": [v or None for v in y], "name": name, "type": "scatter"}
-        for name, y in curves.items()
+def _curves(
+    curves: dict[str, list[float]], x: str, y: str, *, first: int = 0, xs: list[int] | None = None
+) -> dict[str, Any]:
+    from normlab.report.colours import scheme_colours
+    from normlab.report.figures import figure, line
+
+    colours = scheme_colours(curves)
+    drawn = [
+        line(xs or range(first, first + len(ys)), [v or None for v in ys], name, colours[name])
+        for name, ys in curves.items()
     ]
-    axes = {"xaxis": {"title": {"text": across}}, "yaxis": {"title": {"text": up}, "type": kind}}
-    return {"data": data, "layout": axes}
+    return figure(drawn, x=x, y=y, log_y=True)

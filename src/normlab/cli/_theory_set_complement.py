@@ -22,30 +22,36 @@ def register(app: typer.Typer) -> None:
         json: Json = False,
     ) -> None:
         """The exact construction, the rank bound, TV(s) with and without a norm, the skip path: claims and residuals."""
-        from normlab.experiments.set_complement import examine, verify
+        from normlab.experiments.lengthgen.theorem import examine, verify
         from normlab.report import console, print_json, table
+        from normlab.results import as_row, plain
         from normlab.theory import set_complement as theory
         from normlab.theory.precision import scale_needed
 
         claims = verify(vocab)
         laws: list[dict[str, Any]] = [
-            {**row, **dict(zip(("c needed", "g needed"), scale_needed(tv, int(row["length"]), vocab), strict=True))}
+            {**as_row(row), **dict(zip(("c needed", "g needed"), scale_needed(tv, row.length, vocab), strict=True))}
             for row in theory.calibrated(vocab, tv)
         ]
         trained = examine(run, weights) if run is not None else None
         if json:
-            print_json({"vocab": vocab, "claims": claims, "laws": laws, "trained": trained})
+            print_json({"vocab": vocab, "claims": plain(claims), "laws": laws, "trained": plain(trained)})
             return
-        console().print(table(claims, title=f"Set complement over {vocab} tokens, checked in float64"))
+        console().print(
+            table([as_row(claim) for claim in claims], title=f"Set complement over {vocab} tokens, checked in float64")
+        )
         shown: list[dict[str, Any]] = [r for r in laws if r["length"] in _shown(vocab)]
         console().print(
             table(shown, title=f"Both laws at TV {tv} for length {max(vocab // 4, 1)}; the scales that give it at each")
         )
         if trained is not None:
             console().print(
-                table(trained["lengths"], title=f"The trained model ({trained['scheme']}, {weights} weights)")
+                table(
+                    [as_row(r) for r in trained.lengths],
+                    title=f"The trained model ({trained.scheme}, {weights} weights)",
+                )
             )
-            for line in trained["findings"]:
+            for line in trained.findings:
                 console().print(line, markup=False)
 
 

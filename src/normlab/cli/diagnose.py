@@ -25,13 +25,16 @@ Models = Annotated[
     list[str],
     typer.Argument(
         metavar="MODEL...",
-        help="A Hugging Face id, a model folder, a .gguf file, a normlab run, or package:NAME (an installed package).",
+        help="A Hugging Face id, a model folder, a .gguf file, a normlab run, or package:NAME (an installed package). "
+        "At most 10,000 layers; nothing of it runs.",
     ),
 ]
 Text = Annotated[
-    Path | None, typer.Option("--text", help="A text file; a public-domain sample serves if none is given.")
+    Path | None, typer.Option("--text", help="A text file (its first 16 MB); else a public-domain sample serves.")
 ]
-Tokens = Annotated[Path | None, typer.Option("--tokens", help="Token ids instead of text: a JSON list or numbers.")]
+Tokens = Annotated[
+    Path | None, typer.Option("--tokens", help="Token ids instead of text: a JSON list or numbers, at most 16 MB.")
+]
 Images = Annotated[
     Path | None, typer.Option("--images", help="A folder of images for a model that reads them; generated ones serve.")
 ]

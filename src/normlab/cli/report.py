@@ -1,13 +1,33 @@
-"""`normlab report`: the page of finished sweeps again, from their folders alone; several are merged."""
+"""`normlab report`: the page of sweeps again, from their folders alone; several are merged."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normlab.cli._options import Json
+
+if TYPE_CHECKING:
+    from normlab.experiments.progress import SweepProgress
+
+
+def _show(state: SweepProgress) -> None:
+    """Nothing is said of a sweep that has come to its end."""
+    from normlab.experiments.progress import rows
+    from normlab.report import console, table
+
+    if not state.complete:
+        console().print(table(rows(state.runs), title=state.sentence()))
+
+
+def _print(states: Sequence[SweepProgress]) -> None:
+    from normlab.report import print_json
+    from normlab.results import plain
+
+    print_json({"progress": plain(states)})
 
 
 def register(app: typer.Typer) -> None:
@@ -18,19 +38,21 @@ def register(app: typer.Typer) -> None:
         baseline: Annotated[str | None, typer.Option(help="What the others are compared with.")] = None,
         json: Json = False,
     ) -> None:
-        """Rebuild the report of finished sweeps, or merge several into one."""
-        from normlab.cli import compare, stability
-        from normlab.cli._sweeps import deliver
-        from normlab.errors import InputError
-        from normlab.experiments import compare as comparison
-        from normlab.experiments import stability as maps
-        from normlab.experiments.sweep import read_sweep
+        """Rebuild the report of finished sweeps (compare, stability, lengthgen), or merge several into one.
 
-        kinds = {read_sweep(folder)["kind"] for folder in folders}
-        if len(kinds) > 1:
-            raise InputError(f"sweeps of different kinds do not merge: {', '.join(sorted(kinds))}; give one kind")
-        target = folders[0] if out is None else out
-        if kinds == {"stability"}:
-            deliver(maps.from_folders(folders), target, show=stability.show, json=json)
-        else:
-            deliver(comparison.from_folders(folders, baseline=baseline), target, show=compare.show, json=json)
+        Of one that is still running it says what runs, what waits, what failed and why.
+        """
+        from normlab.cli._sweeps import deliver
+        from normlab.experiments.progress import read_progress
+        from normlab.experiments.protocol import of_folders
+
+        states = [read_progress(folder) for folder in folders]
+        if not json:
+            for state in states:
+                _show(state)
+        if not any(run.state in ("finished", "diverged") for state in states for run in state.runs):
+            if json:
+                _print(states)
+            return
+        result = of_folders(folders).analyse(folders, baseline=baseline)
+        deliver(result, folders[0] if out is None else out, json=json)

@@ -7,10 +7,10 @@ dynamics.simulate(["post", "peri"], n=64, d=512, beta=1.0, seeds=(0, 1, 2)).cosi
 """
 
 from normlab.dynamics.fields import FIELDS, PAPER_SIX, Custom, Field, Gain, Schedule, Stage, scheme_field
-from normlab.dynamics.oracles import Oracle, Terminal, oracle
-from normlab.dynamics.scalar import Curve, scalar
-from normlab.dynamics.simulate import Setting, Simulation, simulate
-from normlab.dynamics.solver import Tolerance
+from normlab.dynamics.flow.scalar import Curve, scalar
+from normlab.dynamics.flow.simulate import Setting, Simulation, simulate
+from normlab.dynamics.flow.solver import Tolerance
+from normlab.dynamics.laws.oracles import Oracle, Terminal, oracle
 
 __all__ = [
     "FIELDS",

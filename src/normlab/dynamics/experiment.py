@@ -1,45 +1,112 @@
-"""What `normlab dynamics` does: curves and readings of several schemes, predicted and measured, as plain data."""
+"""What `normlab dynamics` does: curves and readings of several schemes, predicted and measured."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
-from normlab.dynamics import oracles
 from normlab.dynamics.fields import Field, Stage, scheme_field
-from normlab.dynamics.measure import Reading, exponent, law_of, rate, report, scalar_tail
-from normlab.dynamics.scalar import LEVELS, scalar
-from normlab.dynamics.simulate import Setting, Simulation, simulate
+from normlab.dynamics.flow.scalar import scalar
+from normlab.dynamics.flow.simulate import Setting, Simulation, simulate
+from normlab.dynamics.laws import oracles
+from normlab.dynamics.laws.readings import (
+    Array,
+    Clock,
+    Reading,
+    SchemeReport,
+    exponent,
+    law_of,
+    rate,
+    report,
+    scalar_tail,
+)
 from normlab.errors import UnsupportedError
+from normlab.results import Plain, as_row, plain
 
 
 @dataclass(frozen=True)
-class Findings:
-    """`rows`: one dict a scheme (the JSON). `curves`: t, and per scheme cosine, band, radius, variance, velocity."""
+class DepthCurve:
+    """A trajectory (the mean over seeds), with the band that holds 90 % of the seeds where there are several."""
+
+    t: list[float]
+    cosine: list[float]
+    radius: list[float]
+    variance: list[float]
+    velocity: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a trajectory, where its law is read."""
+
+    t: list[float]
+    velocity: list[float]
+
+
+@dataclass(frozen=True)
+class VarianceRate:
+    """-Var'/Var at the last sample, and by the small-cone law."""
+
+    measured: float
+    theory: float
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What only a simulation knows: means over its seeds."""
+
+    initial_speed: float
+    hitting_times_by_seed: Mapping[str, list[float | None]]
+    final_cosine: float
+    final_radius: float
+    variance_rate: VarianceRate | None
+
+
+@dataclass(frozen=True)
+class SchemeFinding:
+    """One scheme: its row of the table, its curve and its tail."""
+
+    report: SchemeReport
+    curve: DepthCurve
+    tail: Tail
+    simulated: Simulated | None = None
+
+    def to_dict(self) -> dict[str, Plain]:
+        """The row of the JSON; curves are for the page."""
+        more = {} if self.simulated is None else as_row(self.simulated)
+        return {**self.report.to_dict(), **more}
+
+
+@dataclass(frozen=True)
+class DynamicsFindings:
+    """What was found for each scheme, by its label."""
 
     setting: Setting
     equation: str
-    rows: dict[str, dict[str, Any]]
-    curves: dict[str, dict[str, list[float]]]
-    tails: dict[str, dict[str, list[float]]]
-    warnings: list[str] = field(default_factory=list)
+    schemes: Mapping[str, SchemeFinding]
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def warnings(self) -> list[str]:
+        return [f"{label}: {text}" for label, found in self.schemes.items() for text in found.report.warnings]
+
+    def to_dict(self) -> dict[str, Plain]:
         return {
-            "setting": self.setting.to_dict(),
+            "setting": plain(self.setting.to_dict()),
             "equation": self.equation,
-            "schemes": self.rows,
-            "warnings": self.warnings,
+            "schemes": {label: dict(found.to_dict()) for label, found in self.schemes.items()},
+            "warnings": list(self.warnings),
         }
 
 
 def explore(
     schemes: Sequence[str | Field], setting: Setting, *, tail: float | None = None, shown: bool = False
-) -> Findings:
+) -> DynamicsFindings:
     """Run the schemes under one setting. An equiangular start with identity weights is the scalar equation."""
     fields = [scheme_field(s) for s in schemes]
     closed = setting.init == "symmetric" and setting.weights == "identity" and not (setting.causal or setting.ffn)
@@ -54,90 +121,91 @@ def _labels(fields: Sequence[Field]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} #{names[: i + 1].count(name)}" for i, name in enumerate(names)]
 
 
-def _scalar(fields: list[Field], setting: Setting, tail: float | None) -> Findings:
-    shared = {"n": setting.n, "beta": setting.beta, "r0": setting.r0, "gamma0": setting.gamma0}
-    rows, curves, tails, warnings = {}, {}, {}, []
+def _scalar(fields: list[Field], setting: Setting, tail: float | None) -> DynamicsFindings:
+    n, beta, r0, gamma0 = setting.n, setting.beta, setting.r0, setting.gamma0
+    schemes = {}
     for label, row in zip(_labels(fields), fields, strict=True):
-        found = report(row, tail=tail, **shared)  # type: ignore[arg-type]
-        curve = scalar(row, time=np.linspace(0.0, setting.time, setting.samples), **shared)  # type: ignore[arg-type]
-        end = scalar_tail(row, tail=tail, law=found.law, **shared)  # type: ignore[arg-type]
-        rows[label] = found.to_dict()
-        warnings += [f"{label}: {text}" for text in found.warnings]
+        found = report(row, tail=tail, n=n, beta=beta, r0=r0, gamma0=gamma0)
+        times = np.linspace(0.0, setting.time, setting.samples)
+        curve = scalar(row, time=times, n=n, beta=beta, r0=r0, gamma0=gamma0)
+        end = scalar_tail(row, tail=tail, law=found.law, n=n, beta=beta, r0=r0, gamma0=gamma0)
         gap = np.exp(curve.log_gap)
-        curves[label] = {
-            "t": curve.t.tolist(),
-            "cosine": curve.gamma.tolist(),
-            "radius": curve.r.tolist(),
-            "variance": (gap * (setting.n - 1) / setting.n).tolist(),
-            "velocity": curve.velocity.tolist(),
-        }
+        drawn = DepthCurve(
+            t=curve.t.tolist(),
+            cosine=curve.gamma.tolist(),
+            radius=curve.r.tolist(),
+            variance=(gap * (n - 1) / n).tolist(),
+            velocity=curve.velocity.tolist(),
+        )
         seen = end.log_velocity > -690.0
-        tails[label] = {"t": end.t[1:][seen[1:]].tolist(), "velocity": end.velocity[1:][seen[1:]].tolist()}
-    return Findings(setting, "scalar", rows, curves, tails, warnings)
+        ending = Tail(end.t[1:][seen[1:]].tolist(), end.velocity[1:][seen[1:]].tolist())
+        schemes[label] = SchemeFinding(found, drawn, ending)
+    return DynamicsFindings(setting, "scalar", schemes)
 
 
-def _simulated(run: Simulation) -> Findings:
-    rows, curves, tails, warnings = {}, {}, {}, []
-    for i, (label, row) in enumerate(zip(_labels(run.fields), run.fields, strict=True)):
-        rows[label] = _row(run, i, row)
-        warnings += [f"{label}: {text}" for text in rows[label]["warnings"]]
-        cosine, climb = run.cosine[i], run.gap_rate[i].mean(0)
-        low, high = np.quantile(cosine, [0.05, 0.95], axis=0)
-        curves[label] = {
-            "t": run.t.tolist(),
-            "cosine": cosine.mean(0).tolist(),
-            "low": low.tolist(),
-            "high": high.tolist(),
-            "radius": run.radius[i].mean(0).tolist(),
-            "variance": run.variance[i].mean(0).tolist(),
-            "velocity": climb.tolist(),
-        }
-        seen = (climb > 0) & (run.t > 0)
-        tails[label] = {"t": run.t[seen].tolist(), "velocity": climb[seen].tolist()}
-    return Findings(run.setting, run.form, rows, curves, tails, warnings)
+def _simulated(run: Simulation) -> DynamicsFindings:
+    schemes = {
+        label: _scheme(run, i, row) for i, (label, row) in enumerate(zip(_labels(run.fields), run.fields, strict=True))
+    }
+    return DynamicsFindings(run.setting, run.form, schemes)
 
 
-def _row(run: Simulation, i: int, row: Field) -> dict[str, Any]:
+def _scheme(run: Simulation, i: int, row: Field) -> SchemeFinding:
+    cosine, climb = run.cosine[i], run.gap_rate[i].mean(0)
+    low, high = np.quantile(cosine, [0.05, 0.95], axis=0)
+    curve = DepthCurve(
+        t=run.t.tolist(),
+        cosine=cosine.mean(0).tolist(),
+        radius=run.radius[i].mean(0).tolist(),
+        variance=run.variance[i].mean(0).tolist(),
+        velocity=climb.tolist(),
+        low=low.tolist(),
+        high=high.tolist(),
+    )
+    seen = (climb > 0) & (run.t > 0)
+    by_seed = [[None if math.isnan(t) else float(t) for t in seed] for seed in run.hits[i]]
+    simulated = Simulated(
+        initial_speed=float(run.speed[i, :, 0].mean()),
+        hitting_times_by_seed=dict(zip(map(str, run.setting.seeds), by_seed, strict=True)),
+        final_cosine=float(run.cosine[i, :, -1].mean()),
+        final_radius=float(run.radius[i, :, -1].mean()),
+        variance_rate=_variance_rate(run, i, row),
+    )
+    tail = Tail(run.t[seen].tolist(), climb[seen].tolist())
+    return SchemeFinding(_report(run, i, row, by_seed), curve, tail, simulated)
+
+
+def _report(run: Simulation, i: int, row: Field, by_seed: list[list[float | None]]) -> SchemeReport:
     setting = run.setting
     law, clock = law_of(row)
     climb = run.gap_rate[i].mean(0)
     reading = _read(run.t[1:], climb[1:], row, law, clock)
-    key = "terminal_exponent" if law == "power" else "terminal_rate"
     identity = setting.weights == "identity" and not setting.ffn
-    try:
-        theory = oracles.terminal(row, n=setting.n, beta=setting.beta, r0=setting.r0) if identity else None
-        predicted = theory and (theory.exponent if law == "power" else theory.rate)
-    except UnsupportedError:
-        predicted = None
+    predicted = None
+    if identity:
+        with suppress(UnsupportedError):
+            theory = oracles.terminal(row, n=setting.n, beta=setting.beta, r0=setting.r0)
+            predicted = theory.exponent if law == "power" else theory.rate
     start = None
     if identity and setting.init == "symmetric" and setting.gamma0 == 0 and not setting.causal:
         start = oracles.initial_velocity(row, n=setting.n, beta=setting.beta, r0=setting.r0).value
-    by_seed = [[None if math.isnan(t) else float(t) for t in seed] for seed in run.hits[i]]
-    return {
-        "scheme": row.name,
-        "title": row.title,
-        "law": law,
-        "initial_velocity": float(climb[0]),
-        "initial_velocity_theory": start,
-        "initial_speed": float(run.speed[i, :, 0].mean()),
-        key: reading.value,
-        f"{key}_theory": predicted,
-        "terminal_read_at": reading.time,
-        "constant": None,
-        "constant_theory": None,
-        "hitting_times": {
-            f"{level:g}": _mean(t) for level, t in zip(run.levels, zip(*by_seed, strict=True), strict=True)
-        },
-        "hitting_times_by_seed": dict(zip(map(str, setting.seeds), by_seed, strict=True)),
-        "final_cosine": float(run.cosine[i, :, -1].mean()),
-        "final_radius": float(run.radius[i, :, -1].mean()),
-        "variance_rate": _variance_rate(run, i, row),
-        "clustering": _theorem(row, setting, identity),
-        "warnings": [reading.warning] if reading.warning else [],
-    }
+    hits = {f"{level:g}": _mean(t) for level, t in zip(run.levels, zip(*by_seed, strict=True), strict=True)}
+    return SchemeReport(
+        scheme=row.name,
+        title=row.title,
+        law=law,
+        initial_velocity=float(climb[0]),
+        initial_velocity_theory=start,
+        terminal=reading,
+        terminal_theory=predicted,
+        constant=None,
+        constant_theory=None,
+        hitting_times=hits,
+        clustering=_theorem(row, setting, identity),
+    )
 
 
-def _read(t: np.ndarray, climb: np.ndarray, row: Field, law: str, clock: Any) -> Reading:
+def _read(t: Array, climb: Array, row: Field, law: str, clock: Clock | None) -> Reading:
     seen = climb > 0
     t, log_rate = t[seen], np.log(climb[seen])
     if len(t) < 8:
@@ -148,10 +216,11 @@ def _read(t: np.ndarray, climb: np.ndarray, row: Field, law: str, clock: Any) ->
         return rate(t, log_rate, t, what="the mean cosine's velocity")
     assert isinstance(row.last, Stage)
     gains = np.log([row.last.gain(x) for x in t])  # gamma' ~ C c(t) e^{-k clock}: the gain's own factor is taken out
+    assert clock is not None
     return rate(t, log_rate - gains, clock(t), what="the mean cosine's velocity")
 
 
-def _variance_rate(run: Simulation, i: int, row: Field) -> dict[str, float] | None:
+def _variance_rate(run: Simulation, i: int, row: Field) -> VarianceRate | None:
     """-Var'/Var at the last sample, beside the small-cone law, where the tokens are in a small cone by then."""
     if run.setting.weights != "identity" or run.setting.ffn or run.gap[i, :, -1].max() > 0.01:
         return None
@@ -164,7 +233,7 @@ def _variance_rate(run: Simulation, i: int, row: Field) -> dict[str, float] | No
     if not known.any():
         return None
     measured = run.gap_rate[i, known, -1] / run.gap[i, known, -1]
-    return {"measured": float(measured.mean()), "theory": float(law(run.t[-1], run.radius[i, known, -1].mean()))}
+    return VarianceRate(float(measured.mean()), float(law(run.t[-1], run.radius[i, known, -1].mean())))
 
 
 def _theorem(row: Field, setting: Setting, identity: bool) -> str:
@@ -196,4 +265,4 @@ def random_figure(*, seeds: int = 8, first: int = 0) -> Setting:
     )  # fmt: skip
 
 
-__all__ = ["LEVELS", "RANDOM_FIGURE_NOTE", "Findings", "explore", "random_figure"]
+__all__ = ["RANDOM_FIGURE_NOTE", "DynamicsFindings", "explore", "random_figure"]

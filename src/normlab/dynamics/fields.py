@@ -43,7 +43,8 @@ class Gain:
         if self.power == -1.0:
             return self.scale * math.log1p(t)
         p = self.power + 1.0
-        return self.scale * ((t + 1.0) ** p - 1.0) / p
+        result: float = self.scale * ((t + 1.0) ** p - 1.0) / p
+        return result
 
 
 @dataclass(frozen=True)

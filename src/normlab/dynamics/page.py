@@ -3,62 +3,51 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from normlab.dynamics.experiment import Findings
-from normlab.dynamics.simulate import Simulation
+from normlab.dynamics.experiment import DepthCurve, DynamicsFindings
+from normlab.dynamics.flow.simulate import Simulation
+from normlab.dynamics.laws.readings import SchemeReport
 from normlab.report import Page
+from normlab.report.colours import scheme_colours
+from normlab.report.figures import Figure, Trace, band, figure, line, theory
 from normlab.report.page import script_json
 
-COLORS = (
-    "#4c78a8",
-    "#f58518",
-    "#54a24b",
-    "#e45756",
-    "#b279a2",
-    "#72b7b2",
-    "#eeca3b",
-    "#9d755d",
-    "#ff9da6",
-    "#79706e",
-    "#bab0ac",
-)
 LAWS = {"power": "C/t^p", "exponential": "C e^-kt", "stretched": "C e^-k√t/√t", "clocked": "C α e^-k∫α"}
 KEEP = 1e-30  # nothing below is drawn on a logarithmic axis
 
 
-def beginning_and_end(found: Findings) -> list[dict[str, Any]]:
+def beginning_and_end(found: DynamicsFindings) -> list[dict[str, Any]]:
     """The paper's table: initial velocity and terminal law, measured and predicted."""
-    rows = []
-    for label, row in found.rows.items():
-        key = "terminal_exponent" if row["law"] == "power" else "terminal_rate"
-        shown = {
+    return [
+        {
             "scheme": label,
-            "gamma'(0)": row["initial_velocity"],
-            "theory": row["initial_velocity_theory"],
-            "end": LAWS[row["law"]],
-            "read": row[key],
-            "theory ": row[f"{key}_theory"],
+            "gamma'(0)": row.report.initial_velocity,
+            "theory": row.report.initial_velocity_theory,
+            "end": LAWS[row.report.law],
+            "read": row.report.terminal.value,
+            "theory ": row.report.terminal_theory,
         }
-        rows.append(shown)
-    return rows
+        for label, row in found.schemes.items()
+    ]
 
 
-def constants_and_times(found: Findings) -> list[dict[str, Any]]:
+def constants_and_times(found: DynamicsFindings) -> list[dict[str, Any]]:
     """Terminal constants, and when the mean cosine reaches each level."""
-    rows = []
-    for label, row in found.rows.items():
-        times = {f"t({level})": t for level, t in row["hitting_times"].items()}
-        rows.append({"scheme": label, "C": row["constant"], "theory": row["constant_theory"], **times})
-    if all(row["C"] is None for row in rows):
-        return [{k: v for k, v in row.items() if k not in ("C", "theory")} for row in rows]
+    rows: list[dict[str, Any]] = []
+    known = any(row.report.constant is not None for row in found.schemes.values())
+    for label, row in found.schemes.items():
+        constants = {"C": row.report.constant, "theory": row.report.constant_theory} if known else {}
+        times = {f"t({level})": t for level, t in row.report.hitting_times.items()}
+        rows.append({"scheme": label, **constants, **times})
     return rows
 
 
-def build_page(found: Findings, spheres: Simulation | None, *, notes: list[str], command: str) -> Page:
+def build_page(found: DynamicsFindings, spheres: Simulation | None, *, notes: list[str], command: str) -> Page:
     s = found.setting
     about = f"n = {s.n}, beta = {s.beta:.4g}, start {s.init}, weights {s.weights}, t up to {s.time:g}"
     page = Page("How norms move tokens on the sphere", subtitle=about)
@@ -77,7 +66,8 @@ def build_page(found: Findings, spheres: Simulation | None, *, notes: list[str],
     caption = "C as read and in closed form; t(x): when the mean cosine reaches x."
     page.table(constants_and_times(found), name="hitting-times", caption=caption)
     page.table(
-        [{"scheme": label, "as t grows": row["clustering"]} for label, row in found.rows.items()], name="clustering"
+        [{"scheme": label, "as t grows": row.report.clustering} for label, row in found.schemes.items()],
+        name="clustering",
     )
     if spheres is not None:
         page.heading("Tokens on a sphere")
@@ -88,21 +78,28 @@ def build_page(found: Findings, spheres: Simulation | None, *, notes: list[str],
         )
         page.html(sphere_fragment(spheres))
     page.heading("Cosine between tokens")
-    page.figure(_lines(found, "cosine", "mean cosine", band=True), caption=_band_caption(found), height=420)
+    page.figure(
+        _lines(found, lambda c: c.cosine, "mean cosine", with_band=True), caption=_band_caption(found), height=420
+    )
     page.heading("How it ends")
     page.figure(
         _tails(found), caption="The rate of the mean cosine on two logarithmic axes: a power law is a line.", height=420
     )
     page.heading("Norms")
     page.figure(
-        _lines(found, "radius", "mean norm r"), caption="Length of the tokens: flat where a norm follows the sum."
+        _lines(found, lambda c: c.radius, "mean norm r"),
+        caption="Length of the tokens: flat where a norm follows the sum.",
     )
     page.heading("Variance")
-    figure = _lines(found, "variance", "Var", log=True)
-    page.figure(figure, caption="Var = (1/n) sum |theta - mean|^2. In a small cone Var' = -(2/s) Var.")
+    drawn = _lines(found, lambda c: c.variance, "Var", log=True)
+    page.figure(drawn, caption="Var = (1/n) sum |theta - mean|^2. In a small cone Var' = -(2/s) Var.")
     page.heading("How this was made")
     page.code(command)
-    sources = [{"scheme": label, **row["sources"]} for label, row in found.rows.items() if row.get("sources")]
+    sources = [
+        {"scheme": label, **row.report.sources.to_dict()}
+        for label, row in found.schemes.items()
+        if row.report.sources is not None
+    ]
     if sources:
         columns = ["scheme", "initial_velocity", "terminal", "clustering"]
         page.table(sources, name="sources", caption="Where each prediction comes from.", columns=columns)
@@ -126,83 +123,58 @@ def sphere_fragment(run: Simulation) -> str:
     return template.replace("@@DATA@@", script_json(data))
 
 
-def _band_caption(found: Findings) -> str:
+def _band_caption(found: DynamicsFindings) -> str:
     seeds = len(found.setting.seeds)
     if found.equation == "scalar" or seeds == 1:
         return "One trajectory a scheme."
     return f"Mean of {seeds} seeds; the band holds 90 % of them."
 
 
-def _lines(found: Findings, key: str, title: str, *, log: bool = False, band: bool = False) -> dict[str, Any]:
-    data: list[dict[str, Any]] = []
-    for i, (label, curve) in enumerate(found.curves.items()):
-        color = COLORS[i % len(COLORS)]
-        if band and "low" in curve and len(found.setting.seeds) > 1:
-            data.append(
-                {
-                    "x": curve["t"] + curve["t"][::-1],
-                    "y": curve["high"] + curve["low"][::-1],
-                    "fill": "toself",
-                    "fillcolor": color,
-                    "opacity": 0.18,
-                    "line": {"width": 0},
-                    "hoverinfo": "skip",
-                    "showlegend": False,
-                    "type": "scatter",
-                    "mode": "lines",
-                }
-            )
-        y = [v if not log or v > KEEP else None for v in curve[key]]
-        data.append(
-            {"x": curve["t"], "y": y, "name": label, "type": "scatter", "mode": "lines", "line": {"color": color}}
-        )
-    axis = {"title": {"text": title}, "type": "log" if log else "linear", "exponentformat": "power"}
-    return {"data": data, "layout": {"xaxis": {"title": {"text": "t"}}, "yaxis": axis, "hovermode": "closest"}}
+def _lines(
+    found: DynamicsFindings,
+    of: Callable[[DepthCurve], list[float]],
+    title: str,
+    *,
+    log: bool = False,
+    with_band: bool = False,
+) -> Figure:
+    data: list[Trace] = []
+    colours = scheme_colours(found.schemes)
+    for label, row in found.schemes.items():
+        curve = row.curve
+        if with_band and curve.low is not None and curve.high is not None and len(found.setting.seeds) > 1:
+            data.append(band(curve.t, curve.low, curve.high, colours[label]))
+        y = [v if not log or v > KEEP else None for v in of(curve)]
+        data.append(line(curve.t, y, label, colours[label]))
+    return figure(data, x="t", y=title, log_y=log)
 
 
-def _tails(found: Findings) -> dict[str, Any]:
-    data: list[dict[str, Any]] = []
-    for i, (label, tail) in enumerate(found.tails.items()):
-        row = found.rows[label]
-        color = COLORS[i % len(COLORS)]
-        key = "terminal_exponent" if row["law"] == "power" else "terminal_rate"
-        value = row[key]
-        fitted = (
-            "" if value is None or math.isnan(value) else f" ({'p' if row['law'] == 'power' else 'k'} = {value:.3f})"
-        )
-        y = [v if v > KEEP else None for v in tail["velocity"]]
-        line = {
-            "x": tail["t"],
-            "y": y,
-            "name": label + fitted,
-            "type": "scatter",
-            "mode": "lines",
-            "line": {"color": color},
-        }
-        data.append(line)
-        predicted = _predicted(row, tail["t"])
+def _tails(found: DynamicsFindings) -> Figure:
+    data: list[Trace] = []
+    colours = scheme_colours(found.schemes)
+    for label, row in found.schemes.items():
+        value = row.report.terminal.value
+        letter = "p" if row.report.law == "power" else "k"
+        fitted = "" if math.isnan(value) else f" ({letter} = {value:.3f})"
+        y = [v if v > KEEP else None for v in row.tail.velocity]
+        data.append(line(row.tail.t, y, label + fitted, colours[label]))
+        predicted = _predicted(row.report, row.tail.t)
         if predicted:
-            dashed = {"color": color, "dash": "dot", "width": 1}
-            data.append(
-                {"x": predicted[0], "y": predicted[1], "type": "scatter", "mode": "lines", "line": dashed,
-                 "showlegend": False, "name": f"{label} predicted"}
-            )  # fmt: skip
-    axis = {"type": "log", "exponentformat": "power"}
-    layout = {"xaxis": {**axis, "title": {"text": "t"}}, "yaxis": {**axis, "title": {"text": "gamma'(t)"}}}
-    return {"data": data, "layout": layout}
+            data.append(theory(*predicted, f"{label} predicted", colours[label], showlegend=False))
+    return figure(data, x="t", y="gamma'(t)", log_x=True, log_y=True)
 
 
-def _predicted(row: dict[str, Any], times: list[float]) -> tuple[list[float], list[float]] | None:
+def _predicted(row: SchemeReport, times: list[float]) -> tuple[list[float], list[float]] | None:
     """The law with its closed-form constant, over the second half of the logarithmic axis."""
-    c = row["constant_theory"]
-    if c is None or not math.isfinite(c) or not times:
+    c, end = row.constant_theory, row.terminal_theory
+    if c is None or end is None or not math.isfinite(c) or not times:
         return None
     t = np.array([x for x in times if x > math.sqrt(times[0] * times[-1])])
-    if row["law"] == "power":
-        y = c / t ** row["terminal_exponent_theory"]
-    elif row["law"] == "exponential":
-        y = c * np.exp(-row["terminal_rate_theory"] * t)
+    if row.law == "power":
+        y = c / t**end
+    elif row.law == "exponential":
+        y = c * np.exp(-end * t)
     else:
-        y = c * np.exp(-row["terminal_rate_theory"] * np.sqrt(t + 1)) / np.sqrt(t + 1)
+        y = c * np.exp(-end * np.sqrt(t + 1)) / np.sqrt(t + 1)
     seen = (y > KEEP) & (y < 10.0)
     return t[seen].tolist(), y[seen].tolist()

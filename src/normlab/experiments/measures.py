@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from normlab.errors import UnsupportedError
 from normlab.model import Transformer
+from normlab.observe.portrait import Walk, portrait
 from normlab.probes.measure.metrics import block_influence, token_cosine
 from normlab.tasks import IGNORE, Batch
 
@@ -23,58 +25,72 @@ Loss = Callable[[Transformer, Batch], Tensor]
 MIXING_TOKENS = 32
 
 
-def layer_measures(model: Transformer, batch: Batch, loss: Loss, *, prune: bool = True) -> dict[str, Any]:
+@dataclass(frozen=True)
+class LayerMeasures:
+    """What the layers do; the definitions of sizes and gradients are those of `observe.portrait`."""
+
+    magnitude: list[float] | None = None
+    embedding: float | None = None
+    output: list[float] | None = None
+    contribution: list[float | None] | None = None
+    token_cosine: list[float] | None = None
+    block_influence: list[float] | None = None
+    gradient: list[float] | None = None
+    gradient_share: list[float] | None = None
+    mixing: list[list[float]] | None = None
+    independent: list[float] | None = None
+    skip: list[float] | None = None
+    prune_order: list[int] | None = None
+    prune: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class PruneCurve:
+    """What layers are worth: loss added without each alone, their order by it, loss without the k least useful."""
+
+    skip: list[float]
+    order: list[int]
+    curve: list[float]
+
+
+def layer_measures(model: Transformer, batch: Batch, loss: Loss, *, prune: bool = True) -> LayerMeasures:
     """Everything above as plain lists. The model's weights, gradients, mode and random state are left as they were."""
     was_training = model.training
     model.eval()
     try:
-        found = {**stream_measures(model, batch.tokens), **gradient_shares(model, batch, loss)}
-        found["mixing"] = mixing = mean_mixing(model, batch.tokens)
-        found["independent"] = independent_sum(mixing, found["output"], found["embedding"])
-        if prune:
-            found.update(prune_curve(model, batch, loss))
+        found, seen = portrait(model, lambda: loss(model, batch))
+        with torch.no_grad():
+            cosines, influences = _angles(model, seen)
+        del seen  # and with it the graph
+        mixing = mean_mixing(model, batch.tokens)
+        worth = prune_curve(model, batch, loss) if prune else None
     finally:
         model.train(was_training)
-    return found
+    return LayerMeasures(
+        magnitude=found.reads,
+        embedding=found.embedding,
+        output=found.added,
+        contribution=found.contributions,
+        token_cosine=cosines,
+        block_influence=influences,
+        gradient=found.layer_gradients,
+        gradient_share=found.gradient_shares,
+        mixing=mixing,
+        independent=independent_sum(mixing, found.added, found.embedding),
+        skip=None if worth is None else worth.skip,
+        prune_order=None if worth is None else worth.order,
+        prune=None if worth is None else worth.curve,
+    )
 
 
-@torch.no_grad()
-def stream_measures(model: Transformer, tokens: Tensor) -> dict[str, Any]:
-    """Magnitudes (root mean squares), contributions, token cosine and block influence from one forward pass."""
-    with model.scheme.taped() as tape:
-        model.features(tokens)
-    reads, branches = tape.reads, len(model.sites)
-    complete = len(reads) == branches + 1
-    sizes = [_rms(h) for h in reads] if complete else None
-    has_embedding = len(tape.sources) == branches + 1
-    sources = [_rms(v) for v in tape.sources]
-    outputs = (sources[1:] if has_embedding else sources) if len(sources) >= branches else None
-    starts = [reads[site.index] for site in model.sites if site.opens_layer] + [reads[-1]] if complete else []
-    return {
-        "magnitude": sizes,
-        "embedding": sources[0] if has_embedding else None,
-        "output": outputs,
-        "contribution": [v / h if h > 0 else None for v, h in zip(outputs, sizes, strict=False)]
-        if outputs and sizes
-        else None,
-        "token_cosine": [float(token_cosine(h).mean()) for h in reads] if complete else None,
-        "block_influence": [float(block_influence(a, b)) for a, b in pairwise(starts)] or None,
-    }
-
-
-def gradient_shares(model: Transformer, batch: Batch, loss: Loss) -> dict[str, Any]:
-    """The norm of the loss gradient in each layer's branches, and its share of the sum over layers."""
-    owner = {id(p): site.layer - 1 for site, b in zip(model.sites, model.branches, strict=True) for p in b.parameters()}
-    parameters = [p for p in model.branches.parameters() if p.requires_grad]
-    with torch.enable_grad():
-        gradients = torch.autograd.grad(loss(model, batch), parameters, allow_unused=True)
-    squares = [0.0] * model.config.depth
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            squares[owner[id(parameter)]] += float(gradient.double().square().sum())
-    norms = [square**0.5 for square in squares]
-    total = sum(norms)
-    return {"gradient": norms, "gradient_share": [norm / total for norm in norms] if total > 0 else None}
+def _angles(model: Transformer, seen: Walk) -> tuple[list[float] | None, list[float] | None]:
+    """Between two tokens, at each read; and between what a layer reads and what the next one does."""
+    if not seen.complete:
+        return None, None
+    reads = [h.detach() for h in seen.reads]
+    starts = [*(reads[site.index] for site in model.sites if site.opens_layer), reads[-1]]
+    influences = [float(block_influence(a, b)) for a, b in pairwise(starts)]
+    return [float(token_cosine(h).mean()) for h in reads], influences
 
 
 def mean_mixing(model: Transformer, tokens: Tensor) -> list[list[float]] | None:
@@ -97,7 +113,7 @@ def independent_sum(
 
 
 @torch.no_grad()
-def prune_curve(model: Transformer, batch: Batch, loss: Loss) -> dict[str, Any]:
+def prune_curve(model: Transformer, batch: Batch, loss: Loss) -> PruneCurve:
     """Loss without each layer alone, and without the k least useful ones, k = 0 .. L/2, in the order of the first."""
     depth = model.config.depth
     whole = float(loss(model, batch))
@@ -113,7 +129,7 @@ def prune_curve(model: Transformer, batch: Batch, loss: Loss) -> dict[str, Any]:
             continue
         with without(model, set(order[:count])):
             curve.append(float(loss(model, batch)))
-    return {"skip": [value - whole for value in alone], "prune_order": order, "prune": curve}
+    return PruneCurve([value - whole for value in alone], order, curve)
 
 
 @contextmanager
@@ -148,7 +164,3 @@ def context_free_loss(batches: Sequence[Batch]) -> float:
     total = torch.stack(laws).sum(0) if laws else torch.bincount(targets[targets != IGNORE]).double()
     share = total[total > 0] / total.sum()
     return float(-(share * share.log()).sum())
-
-
-def _rms(x: Tensor) -> float:
-    return float(x.double().square().mean().sqrt())

@@ -1,241 +1,259 @@
-"""A sweep: many cells in one folder, run by an executor, continued by running it again.
+"""A sweep: many runs in one folder, brought to their end by an executor, continued by running it again.
 
-    runs/<sweep>/sweep.json         what was asked (kind, request), what follows from it and the files' digests (settled once)
-    runs/<sweep>/<cell>/            a cell (see `cell`)
-    runs/<sweep>/<cell>/failure.json  why a cell could not run; gone when it does
+    runs/<sweep>/sweep.json           what was asked (kind, request), what follows from it and the files' digests
+    runs/<sweep>/<run>/               a run (see `runs.trainer`)
+    runs/<sweep>/<run>/failure.json   why a run could not be made; gone when it can
 
-A cell that fails does not stop the others, and nothing that is finished is made again.
+A run that fails does not stop the others, and nothing that is finished is made again.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TypeVar
 
 import normlab
 from normlab.errors import ConfigError, InputError, NormlabError
-from normlab.experiments import cell as cells
-from normlab.experiments.cell import CellConfig
-from normlab.experiments.folder import last_step
+from normlab.experiments.executors.protocol import Executor, Outcome
+from normlab.experiments.request import Request
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.folder import check_data, is_run, last_step, locked, read_summary
+from normlab.experiments.runs.records import FinishedRun, read_run
+from normlab.experiments.runs.stack import Job, plan, prepare_job
 from normlab.files import write_json
 from normlab.report.terminal import meter
-from normlab.tasks import Task
-from normlab.training.record import read_log
+from normlab.results import pick
+from normlab.store import inside, read_json, read_object
 
 FORMAT = 1
+REMEDY = "restore it, or give another --out"
+OLDER = {"lengthgen.json": "lengthgen"}  # what a folder without sweep.json may hold, and the experiment that wrote it
+AnyRequest = TypeVar("AnyRequest", bound=Request)
+Settled = Mapping[str, int]
 
 
 class SweepError(NormlabError):
-    """Some cells could not run; the message says which, why, and what stays."""
+    """Some runs could not be made; the message says which, why, and what stays."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How an executor's attempt at a cell ended: `error` is None where it is finished."""
+class SweepFile:
+    """sweep.json. `settled` is what was decided once, such as the steps that a time budget allows here."""
 
-    folder: Path
-    error: str | None = None
+    format: int
+    kind: str
+    request: Mapping[str, object]
+    settled: Settled = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    normlab: str = ""
 
-
-class Executor(Protocol):
-    """Runs the cells in these folders and yields an outcome for each, in the order they end."""
-
-    name: str
-
-    def run(self, folders: Sequence[Path]) -> Iterator[Outcome]: ...
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell on disk."""
-
-    folder: Path
-    config: CellConfig
-    summary: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
-    def scheme(self) -> str:
-        return self.config.model.scheme.name
-
-    @property
-    def status(self) -> str:
-        return str(self.summary["status"])
-
-    @property
-    def loss(self) -> float | None:
-        """Held-out loss at the end; None where the run diverged."""
-        return self.summary.get("validation") if self.status == "finished" else None
-
-    @property
-    def data(self) -> float | None:
-        """Cells that differ here were scored on different data, even if from one path."""
-        found = cells.context_free(self.config, self.summary)
-        return None if found is None else round(found, 6)
-
-    @cached_property
-    def records(self) -> list[dict[str, Any]]:
-        return read_log(self.folder / "log.jsonl")
-
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        return [record for record in self.records if record.get("kind") == kind]
+    def write(self, folder: Path) -> None:
+        body = {"format": self.format, "kind": self.kind, "normlab": self.normlab, "request": self.request}
+        write_json(
+            inside(folder, "sweep.json"),
+            {**body, "settled": self.settled, **({"data": self.data} if self.data else {})},
+        )
 
 
 @dataclass
 class Sweep:
-    """The folder of a sweep. `settle` keeps what was decided once; `run` brings cells to their end."""
+    """The folder of a sweep. `settle` keeps what was decided once; `run` brings runs to their end."""
 
     folder: Path
     executor: Executor
     quiet: bool = False
     failures: dict[str, str] = field(default_factory=dict)
 
-    def settle(
-        self, kind: str, request: Mapping[str, Any], decide: Any, *, grows: Sequence[str] = (), task: Task | None = None
-    ) -> dict[str, Any]:
+    def settle(self, request: Request, decide: Callable[[], Settled] = dict) -> Settled:
         """What follows from the request: `decide()` the first time, as it is written in the folder ever after.
 
-        A time budget is turned into steps by measuring this machine; a second run must not measure again. In the keys
+        A time budget is turned into steps by measuring this machine; a second run must not measure again. In the fields
         that it `grows` by, a later request may ask for more than the folder holds, in any order; never for less. The
-        files that the `task` reads must stay as they are: workers check that too, before each cell.
+        files behind the request must stay as they are: workers check that too, before each run.
         """
-        path = self.folder / "sweep.json"
-        if path.exists():
-            there = read_sweep(self.folder)
-            was, now = there["request"], _plain(request)
-            # What an older version did not ask about cannot have changed.
-            known = [key for key in now if key in was]
-            changed = [k for k in known if was[k] != now[k] and not (k in grows and _covers(now[k], was[k]))]
-            if there["kind"] != kind or changed:
-                words = [f"{key} was {was[key]!r}, now {now[key]!r}" for key in changed]
-                raise ConfigError(
-                    f"{str(self.folder)!r} holds another {there['kind']} sweep ({'; '.join(words[:3]) or 'its kind'}); "
-                    f"repeat its options to continue it{_may_grow(grows)}, or give another --out"
-                )
-            if task is not None:
-                cells.check_data(self.folder, task)
-            if was != now:
-                with cells.locked(self.folder, wait=0):
-                    write_json(path, {**there, "request": now})
-            return there["settled"]
-        data = task.files() if task is not None else {}
-        settled = decide()
-        body = {"format": FORMAT, "kind": kind, "normlab": normlab.__version__, "request": request, "settled": settled}
-        write_json(path, {**body, "data": data} if data else body)
-        return json.loads(json.dumps(settled))
+        if not (self.folder / "sweep.json").exists():
+            data = request.files()
+            settled = decide()
+            SweepFile(FORMAT, request.kind, request.to_dict(), settled, data, normlab.__version__).write(self.folder)
+            return settled
+        there = read_sweep(self.folder)
+        if there.kind != request.kind:
+            raise ConfigError(
+                f"{str(self.folder)!r} holds another sweep, of the kind {there.kind!r}; give another --out"
+            )
+        was, now = _known(there, type(request)), request.to_dict()
+        changed = [
+            key for key in was if was[key] != now[key] and not (key in request.grows and _covers(now[key], was[key]))
+        ]
+        if changed:
+            words = [f"{key} was {was[key]!r}, now {now[key]!r}" for key in changed]
+            raise ConfigError(
+                f"{str(self.folder)!r} holds another {there.kind} sweep ({'; '.join(words[:3])}); "
+                f"repeat its options to continue it{_may_grow(request.grows)}, or give another --out"
+            )
+        task = getattr(request, "task", None)
+        if task is not None:
+            check_data(self.folder, task)
+        if was != now:
+            with locked(self.folder, wait=0):
+                SweepFile(there.format, there.kind, now, there.settled, there.data, there.normlab).write(self.folder)
+        return there.settled
 
-    def run(self, wanted: Mapping[str, CellConfig], *, what: str) -> list[Cell]:
-        """Finish these cells (those that are done already cost nothing) and return the finished ones, in order."""
-        folders = {name: cells.prepare(self.folder / name, config) for name, config in wanted.items()}
-        left = {folder: wanted[name] for name, folder in folders.items() if cells.summary(folder) is None}
-        work, ended = sum(config.work for config in left.values()), set[Path]()
+    def run(self, wanted: Mapping[str, RunConfig], *, what: str) -> list[FinishedRun]:
+        """Finish these runs (those that are done already cost nothing) and return the finished ones, in order."""
+        left = {name: config for name, config in wanted.items() if read_summary(self.folder / name) is None}
+        jobs = plan(left, self.folder)
+        folders = {prepare_job(job, wanted, self.folder): job for job in jobs}
+        work = {folder: sum(left[n].work for n in job.names if n in left) for folder, job in folders.items()}
+        ended = set[Path]()
 
         def done() -> float:
-            """By the logs: a deep cell counts for more than a shallow one, a half-done one for half."""
-            shares = {f: 1.0 if f in ended else min(1.0, last_step(f) / c.train.steps) for f, c in left.items()}
-            return sum(left[folder].work * share for folder, share in shares.items())
+            """By the logs: a deep run counts for more than a shallow one, a half-done one for half."""
+            return sum(size * (1.0 if f in ended else self._share(folders[f], wanted)) for f, size in work.items())
 
-        quiet = self.quiet or not left
-        with cells.locked(self.folder, wait=0), meter(f"{what}: {len(left)} runs", total=work, done=done, quiet=quiet):
-            for outcome in self.executor.run(list(left)):
-                self._note(outcome)
+        if not self.quiet:
+            _say_how(jobs)
+        total, title = sum(work.values()), f"{what}: {len(left)} runs"
+        if not jobs:  # all is there: nothing is written, and the folder may be read-only
+            return [found for name in wanted if (found := read_run(self.folder / name)) is not None]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder, wait=0), meter(title, total=total, done=done, quiet=self.quiet or not left):
+            for outcome in self.executor.run(list(folders)):
+                self._note(outcome, folders[outcome.folder])
                 ended.add(outcome.folder)
-        return [found for name in wanted if (found := read_cell(folders[name])) is not None]
+        return [found for name in wanted if (found := read_run(self.folder / name)) is not None]
 
-    def _note(self, outcome: Outcome) -> None:
-        path = outcome.folder / "failure.json"
-        if outcome.error is None:
-            path.unlink(missing_ok=True)
-            self.failures.pop(outcome.folder.name, None)
-        else:
-            write_json(path, {"error": outcome.error})
-            self.failures[outcome.folder.name] = outcome.error
+    def _share(self, job: Job, wanted: Mapping[str, RunConfig]) -> float:
+        steps = max((wanted[name].train.steps for name in job.names if name in wanted), default=1)
+        return min(1.0, last_step(self.folder / job.names[0]) / steps)
+
+    def _note(self, outcome: Outcome, job: Job) -> None:
+        for name in job.names:
+            path = self.folder / name / "failure.json"
+            if outcome.error is None:
+                path.unlink(missing_ok=True)
+                self.failures.pop(name, None)
+            else:
+                write_json(path, {"error": outcome.error})
+                self.failures[name] = outcome.error
+
+    def stuck(self, wanted: Mapping[str, RunConfig]) -> bool:
+        """Are the runs that are missing of these just those that could not be made?"""
+        left = {name for name in wanted if read_summary(self.folder / name) is None}
+        return bool(left) and left <= set(self.failures)
 
     def check(self) -> None:
-        """Raise if a cell could not run."""
+        """Raise if a run could not be made."""
         if self.failures:
             name, error = next(iter(self.failures.items()))
             count = len(self.failures)
-            more = f" (and {count - 1} more cells)" if count > 1 else ""
+            more = f" (and {count - 1} more)" if count > 1 else ""
             raise SweepError(
-                f"the cell {name!r}{more} could not run: {error}. What is finished stays in {str(self.folder)!r}; "
+                f"the run {name!r}{more} could not be made: {error}. What is finished stays in {str(self.folder)!r}; "
                 "run the same command again to continue"
             )
 
 
-def read_sweep(folder: str | Path) -> dict[str, Any]:
-    path = Path(folder) / "sweep.json"
+# -- from the disk alone ----------------------------------------------------------------------------------------------
+def read_sweep(folder: str | Path) -> SweepFile:
+    folder = Path(folder)
+    path = inside(folder, "sweep.json")
     if not path.exists():
-        raise InputError(f"{str(folder)!r} is not the folder of a sweep: it has no sweep.json")
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        version = body["format"]
-    except (json.JSONDecodeError, KeyError, TypeError):
-        raise InputError(f"{str(path)!r} is damaged: it is not the JSON that normlab writes") from None
-    if version != FORMAT:
+        return _older(folder)
+    body = read_object(path, remedy=REMEDY, keys={"format": int})
+    if body["format"] != FORMAT:
         raise InputError(
-            f"{str(folder)!r} was written by normlab {body.get('normlab')} in the format {version}, and this one reads "
-            f"{FORMAT}; use that version, or give another folder"
+            f"{str(folder)!r} was written by normlab {body.get('normlab')} in the format {body['format']}, and this one "
+            f"reads {FORMAT}; use that version, or give another folder"
         )
-    return body
+    kinds = {"kind": str, "request": dict}
+    kinds |= {key: dict for key in ("settled", "data") if key in body}
+    return pick(SweepFile, read_object(path, remedy=REMEDY, keys=kinds), source=repr(str(path)))
 
 
-def read_cell(folder: str | Path) -> Cell | None:
-    """A finished cell, or None."""
-    found = cells.summary(folder)
-    return None if found is None else Cell(Path(folder), cells.load(folder), found)
+def _older(folder: Path) -> SweepFile:
+    """A folder of before there was one kind of sweep; or a sentence that says what it is instead."""
+    for name, kind in OLDER.items():
+        body = read_json(folder / name, remedy=REMEDY) if (folder / name).exists() else None
+        if isinstance(body, dict) and isinstance(body.get("config"), dict):
+            return SweepFile(FORMAT, kind, body["config"])
+    if is_run(folder):
+        state = "it is finished" if read_summary(folder) else f"it has come to step {last_step(folder)}"
+        raise InputError(
+            f"{str(folder)!r} is one run, not a sweep ({state}); `normlab diagnose {folder}` looks into its model, and "
+            "`normlab report` takes the folder of a compare, stability or lengthgen"
+        )
+    raise InputError(f"{str(folder)!r} is not the folder of a sweep: it has no sweep.json")
 
 
-def read_cells(folder: str | Path) -> list[Cell]:
-    """Every finished cell of a sweep, from the disk alone."""
+def read_request(folder: str | Path, kind: type[AnyRequest]) -> AnyRequest:
+    """What was asked of the sweep in this folder."""
+    return kind.from_dict(read_sweep(folder).request)
+
+
+def read_runs(folder: str | Path) -> list[FinishedRun]:
+    """Every finished run of a sweep."""
     read_sweep(folder)
     folders = sorted(path.parent for path in Path(folder).glob("*/config.yaml"))
-    return [found for path in folders if (found := read_cell(path)) is not None]
+    return [found for path in folders if (found := read_run(path)) is not None]
+
+
+def read_all(folders: Sequence[str | Path]) -> list[FinishedRun]:
+    """Of several sweeps; a run that is in two of them counts once."""
+    found: dict[tuple[str, str, float | None], FinishedRun] = {}
+    for folder in folders:
+        for run in read_runs(folder):
+            found.setdefault((run.name, run.config.to_json(), run.data), run)
+    return list(found.values())
 
 
 def unfinished(folder: str | Path, *, least: int) -> list[str]:
     """A sentence if runs have not ended, or fewer than the `least` number that the request needs are there."""
     begun = [path.parent for path in Path(folder).glob("*/config.yaml")]
-    left = [path for path in begun if cells.summary(path) is None]
+    left = [path for path in begun if read_summary(path) is None]
     done = len(begun) - len(left)
     if not left and done >= least:
         return []
-    broken = sorted(path for path in left if (path / "failure.json").exists())
+    broken = {path.name: error for path in sorted(left) if (error := failure(path)) is not None}
     why = ""
     if broken:
-        error = json.loads((broken[0] / "failure.json").read_text(encoding="utf-8"))["error"]
-        why = f"; {len(broken)} failed, {broken[0].name!r} because {error}"
+        name, error = next(iter(broken.items()))
+        why = f"; {len(broken)} failed, {name!r} because {error}"
     return [
         f"{str(folder)!r} is not finished: {done} of {max(least, len(begun))} or more runs have ended{why}. What follows is "
         "from those alone; run its command again to go on."
     ]
 
 
-def read_all(folders: Sequence[str | Path]) -> list[Cell]:
-    """Of several sweeps; a cell that is in two of them counts once."""
-    found: dict[tuple[str, str, float | None], Cell] = {}
-    for folder in folders:
-        for cell in read_cells(folder):
-            found.setdefault((cell.name, cell.config.to_json(), cell.data), cell)
-    return list(found.values())
+def failure(folder: Path) -> str | None:
+    """Why the run in this folder could not be made, or None."""
+    path = folder / "failure.json"
+    body = read_json(path, remedy="delete that file") if path.exists() else None
+    return str(body.get("error")) if isinstance(body, dict) else None
 
 
-def _covers(now: Any, was: Any) -> bool:
-    if isinstance(was, list):
+def _say_how(jobs: Sequence[Job]) -> None:
+    """Which runs are one program, and why, where that was a choice."""
+    counts = Counter(f"{job.how}, since {job.why}" for job in jobs if job.why)
+    for line, count in sorted(counts.items()):
+        print(f"{count} job{'s' * (count != 1)} {line}", file=sys.stderr)
+
+
+def _known(there: SweepFile, kind: type[Request]) -> dict[str, object]:
+    """What was asked then, in today's words. What an older version did not ask about cannot have changed."""
+    whole = kind.from_dict(there.request).to_dict()
+    return {key: value for key, value in whole.items() if key in there.request}
+
+
+def _covers(now: object, was: object) -> bool:
+    if isinstance(was, list) and isinstance(now, list):
         return all(item in now for item in was)
-    return now >= was
+    return isinstance(now, (int, float)) and isinstance(was, (int, float)) and now >= was
 
 
 def _may_grow(keys: Sequence[str]) -> str:
     return f" ({', '.join(keys[:-1])} and {keys[-1]} may be added to)" if keys else ""
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))

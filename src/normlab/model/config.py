@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 from normlab.config import Config
 from normlab.errors import ConfigError
-from normlab.schemes import SCHEMES, SchemeConfig, Site, lookup, make_sites, parse_scheme, scheme
+from normlab.schemes import SCHEMES, Frame, SchemeConfig, Site, lookup, make_sites, parse_scheme, scheme
 
 
 def _to_scheme(value: Any) -> Any:
@@ -105,7 +105,11 @@ class TransformerConfig(Config):
     def size_of_ffn(self) -> int:
         if self.ffn_dim is not None:
             return self.ffn_dim
-        return 8 * round(self.dim / 3) if self.ffn in ("swiglu", "geglu") else 4 * self.dim
+        return 8 * max(1, round(self.dim / 3)) if self.ffn in ("swiglu", "geglu") else 4 * self.dim
 
     def sites(self) -> tuple[Site, ...]:
         return make_sites(self.depth, ("attention",) if self.ffn == "none" else ("attention", "ffn"))
+
+    def frame(self, width: int | None = None) -> Frame:
+        """What the scheme is built in; of another width where one is given."""
+        return Frame(width or self.dim, self.sites(), norm=self.norm, eps=self.eps, init_std=self.init_std)

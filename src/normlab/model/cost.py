@@ -6,17 +6,19 @@ Nothing of the model's size is allocated: it is built on the meta device, and it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from normlab.errors import ConfigError, unknown
 from normlab.model.config import TransformerConfig
-from normlab.model.memory import memory
+from normlab.model.memory import MemoryCost, memory
 from normlab.model.stages import make_plan
 from normlab.model.transformer import Transformer
-from normlab.schemes import Access
+from normlab.report.tables import Row
+from normlab.results import Plain, as_row
+from normlab.schemes import Access, label
 
 DTYPES = {t: getattr(torch, t) for t in ("float64", "float32", "bfloat16", "float16")}
 
@@ -41,6 +43,23 @@ class PipelineTraffic:
 
 
 @dataclass(frozen=True)
+class ParameterCost:
+    total: int
+    embeddings: int
+    branches: int
+    scheme: int
+
+
+@dataclass(frozen=True)
+class FlopCost:
+    """Of one token; a multiply-add counts two. `mixing` is the scheme's share of the forward pass."""
+
+    forward: float
+    training: float
+    mixing: float
+
+
+@dataclass(frozen=True)
 class Cost:
     """Bytes are for `batch` x `length` tokens in `dtype`; FLOPs and traffic for one token."""
 
@@ -48,11 +67,12 @@ class Cost:
     length: int
     batch: int
     dtype: str
-    parameters: dict[str, int]  # total, embeddings, branches, scheme
-    flops: dict[str, float]  # forward and training (a multiply-add counts two), and the scheme's share of the forward
-    memory: dict[str, int]  # saved for the backward pass; with a checkpoint a layer; for inference
+    parameters: ParameterCost
+    flops: FlopCost
+    memory: MemoryCost
     accesses: tuple[Access, ...]
     pipeline: PipelineTraffic | None
+    derived: ClassVar[tuple[str, ...]] = ("reads", "writes", "traffic")
 
     @property
     def reads(self) -> float:
@@ -67,8 +87,8 @@ class Cost:
         """Residual-path reads and writes per token and branch, in units of d."""
         return self.reads + self.writes
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "reads": self.reads, "writes": self.writes, "traffic": self.traffic}
+    def to_dict(self) -> dict[str, Plain]:
+        return as_row(self)
 
 
 def cost(
@@ -100,17 +120,12 @@ def cost(
     if (stages, virtual_stages) != (1, 1) or cuts is not None:
         pipeline = pipeline_traffic(config, stages=stages, virtual_stages=virtual_stages, cuts=cuts)
     return Cost(
-        scheme=config.scheme.name,
+        scheme=label(config.scheme),
         length=length,
         batch=batch,
         dtype=dtype,
-        parameters={
-            "total": model.num_parameters(),
-            "embeddings": tables,
-            "branches": branches,
-            "scheme": scheme,
-        },
-        flops={"forward": forward, "training": 3 * forward, "mixing": mixing},
+        parameters=ParameterCost(model.num_parameters(), tables, branches, scheme),
+        flops=FlopCost(forward, 3 * forward, mixing),
         memory=memory(model, length=length, batch=batch, prefill_chunk=prefill_chunk),
         accesses=tuple(config.scheme.traffic(model.sites)),
         pipeline=pipeline,
@@ -154,3 +169,74 @@ def pipeline_traffic(
         hops_naive=naive,
         hops_cached=cached,
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables
+# ---------------------------------------------------------------------------------------------------------------------
+def summary_rows(costs: Sequence[Cost]) -> list[Row]:
+    """A line a number, a column a model."""
+    columns = [(item.scheme, _summary(item)) for item in costs]
+    return [{"": key} | {name: cells[key] for name, cells in columns} for key in columns[0][1]]
+
+
+def access_rows(costs: Sequence[Cost]) -> list[Row]:
+    """What each operation of the residual path reads and writes."""
+    return [
+        {"scheme": item.scheme, "operation": a.operation, "read": f"{a.read:g}d", "write": f"{a.write:g}d"}
+        for item in costs
+        for a in item.accesses
+    ]
+
+
+def pipeline_rows(costs: Sequence[Cost]) -> list[Row]:
+    """Traffic between stages, counted and by the paper's formulas."""
+
+    def formula(value: float | None) -> str:
+        return "-" if value is None else f"{value:g}d"
+
+    return [
+        {
+            "scheme": item.scheme,
+            "naive": f"{p.naive:g}d",
+            "cached": f"{p.cached:g}d",
+            "formula, naive": formula(p.formula_naive),
+            "formula, cached": formula(p.formula_cached),
+            "widest hop": f"{max(p.hops_naive):g}d -> {max(p.hops_cached):g}d",
+        }
+        for item in costs
+        if (p := item.pipeline) is not None
+    ]
+
+
+def _summary(item: Cost) -> dict[str, str]:
+    parameters, memory, flops = item.parameters, item.memory, item.flops
+    return {
+        "parameters": _short(parameters.total),
+        "  of the scheme": _short(parameters.scheme),
+        "FLOPs per token, forward": _short(flops.forward),
+        "  training": _short(flops.training),
+        "  of the scheme, forward": _short(flops.mixing),
+        "saved for the backward pass": _size(memory.activations),
+        "  of the residual path": _size(memory.residual_path),
+        "  with a checkpoint a layer": _size(memory.checkpointed),
+        "key-value cache": _size(memory.kv_cache),
+        "stream while a prompt is read": _size(memory.prefill_stream),
+        "  of its sources": _size(memory.prefill_sources),
+        "residual path, per branch": f"{item.traffic:g}d",
+        "  read + written": f"{item.reads:g}d + {item.writes:g}d",
+    }
+
+
+def _short(value: float) -> str:
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"
+
+
+def _size(count: int) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"

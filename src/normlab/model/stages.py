@@ -22,7 +22,7 @@ from torch import Tensor
 
 from normlab.errors import ConfigError
 from normlab.model.config import TransformerConfig
-from normlab.schemes import Frame, Parts, Scheme
+from normlab.schemes import Parts, Scheme
 from normlab.schemes.base import Stream
 
 
@@ -102,9 +102,8 @@ def probe_widths(config: TransformerConfig) -> tuple[int, int]:
 
 def probe(config: TransformerConfig, width: int, *, dtype: torch.dtype = torch.float32) -> Scheme:
     """The scheme of `config` at another width."""
-    frame = Frame(width, config.sites(), norm=config.norm, eps=config.eps, init_std=config.init_std)
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        return config.scheme.build(frame).to(dtype)
+        return config.scheme.build(config.frame(width)).to(dtype)
 
 
 @torch.no_grad()

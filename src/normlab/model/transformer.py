@@ -24,7 +24,7 @@ from normlab.model.ffn import FeedForward
 from normlab.model.generate import evaluating, generate, prefill
 from normlab.model.linear import Embedding, Linear
 from normlab.model.positions import rope_table, sinusoidal
-from normlab.schemes import Branch, DepthMixing, Frame, depth_mixing
+from normlab.schemes import Branch, DepthMixing, depth_mixing
 from normlab.schemes.base import Stream
 
 
@@ -35,9 +35,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config, self.sites = config, config.sites()
         demands = config.scheme.demands()
-        self.scheme = config.scheme.build(
-            Frame(config.dim, self.sites, norm=config.norm, eps=config.eps, init_std=config.init_std)
-        )
+        self.scheme = config.scheme.build(config.frame())
         self.embedding = Embedding(config.vocab_size, config.dim)
         self.position = Embedding(config.max_length, config.dim) if config.positions == "learned" else None
         self.branches = nn.ModuleList(

@@ -21,9 +21,13 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def console(*, stderr: bool = False) -> Console:
-    """At most 100 columns where the output goes to a file or a pipe; else as wide as the terminal."""
+    """At most 100 columns where the output goes to a file or a pipe; else as wide as the terminal.
+
+    Brackets and colons are what they are: a folder may be called [/bold] or :smile:.
+    """
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 100)
+    width = None if stream.isatty() else 100
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_json(value: Any) -> None:
@@ -85,8 +89,9 @@ def progress(items: Iterable[Item], *, what: str, total: int | None = None, quie
     elif sys.stderr.isatty():
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        text = TextColumn("{task.description}", markup=False)
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console(stderr=True), transient=True) as shown:
             yield from shown.track(items, total=total, description=what)
     else:
         start = last = time.monotonic()
@@ -121,8 +126,9 @@ def meter(
 def _bar(what: str, total: float, done: Callable[[], float], ended: threading.Event, every: float) -> None:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=120) as shown:
+    text = TextColumn("{task.description}", markup=False)
+    columns = (text, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True, speed_estimate_period=120) as shown:
         task = shown.add_task(what, total=total)
         shown.update(task, completed=done())
         while not ended.wait(every):

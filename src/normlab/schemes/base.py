@@ -315,7 +315,12 @@ class Scheme(nn.Module, ABC):
 
     def weigh(self, coefficients: Tensor) -> Tensor:
         """Pass data-dependent mixing coefficients through here: `depth_mixing` holds them fixed."""
-        return coefficients if self._tape is None else coefficients.detach()
+        return coefficients.detach() if self._is_cut else coefficients
+
+    @property
+    def _is_cut(self) -> bool:
+        """A pass for `depth_mixing`, whose gradients are the mixing; any other pass has its true gradients."""
+        return self._tape is not None and self._tape.cut
 
     @contextmanager
     def taped(self, *, cut: bool = False) -> Iterator[Tape]:

@@ -1,8 +1,9 @@
 """Optional C for the passes over memory of fast reads on CPUs (depth_kernels.c): built where a C compiler is, else not used.
 
 The first read builds a small library into the user's cache folder (about a second, once per machine and type), and says
-nothing if that fails: depth_reads.py has the same arithmetic in PyTorch. `NORMLAB_KERNELS=off` in the environment leaves
-it out. Half precision, other devices, subclasses of Tensor and dispatch modes (counters, fake tensors) are PyTorch's.
+nothing if that fails: depth_reads.py has the same arithmetic in PyTorch. A library there that is damaged, or not ours, is
+built anew, never loaded. `NORMLAB_KERNELS=off` in the environment leaves it out. Half precision, other devices,
+subclasses of Tensor and dispatch modes (counters, fake tensors) are PyTorch's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +24,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from normlab.files import LIMITS, sync, write_text
 
 SOURCE = Path(__file__).with_name("depth_kernels.c")
 # Sums may be reordered, as in every BLAS; infinities and NaN stay what they are, and the processor's modes are untouched.
@@ -62,6 +66,12 @@ def usable(*tensors: Tensor) -> Kernels | None:
 
 def enabled() -> bool:
     return os.environ.get(ENVIRONMENT, "on").lower() not in {"off", "0", "no", "false"}
+
+
+def available() -> bool:
+    """Would they be used here, for all that can be told without building them?"""
+    name = (os.environ.get("CC", "").strip() or "cc").split()[0]
+    return enabled() and os.name == "posix" and shutil.which(name) is not None
 
 
 class Kernels:
@@ -164,16 +174,20 @@ def _kernels(dtype: torch.dtype) -> Kernels | None:
         return None
     # OpenMP's library has the name that torch's own copy has, so both share one pool of threads.
     for extra in (["-fopenmp"], []):
-        try:
-            return Kernels(ctypes.CDLL(str(_built(found, [*own_flags, *FLAGS, *extra, f"-DREAL={TYPES[dtype]}"]))))
-        except (OSError, RuntimeError, subprocess.SubprocessError) as fault:
-            log.debug("depth kernels are left out: %s", fault)
+        command = [found, *own_flags, *FLAGS, *extra, f"-DREAL={TYPES[dtype]}"]
+        for anew in (False, True):  # what cannot be loaded is built once more
+            try:
+                return Kernels(ctypes.CDLL(str(_built(command, anew=anew))))
+            except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as fault:
+                log.debug("depth kernels are left out: %s", fault)
+                if isinstance(fault, subprocess.SubprocessError):
+                    break
     return None
 
 
-def _built(compiler: str, flags: list[str]) -> Path:
+def _built(command: list[str], *, anew: bool = False) -> Path:
     """The library, from the cache or built now. Its name tells source, flags, compiler and processor."""
-    signs = [SOURCE.read_text("utf-8"), *flags, compiler, str(os.stat(compiler).st_mtime_ns), _processor()]
+    signs = [SOURCE.read_text("utf-8"), *command[1:], command[0], str(os.stat(command[0]).st_mtime_ns), _processor()]
     name = hashlib.sha256("\0".join(signs).encode()).hexdigest()[:20]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "normlab" / "kernels"
     path = folder / f"depth-{name}.so"
@@ -181,13 +195,33 @@ def _built(compiler: str, flags: list[str]) -> Path:
     owner = folder.stat()
     if owner.st_uid != os.getuid() or owner.st_mode & 0o022:
         raise PermissionError(f"others may write to {folder}: nothing is loaded from there")
-    if not path.exists():
+    if anew or not _intact(path):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # in the same folder, so that the move is one step
             made = Path(scratch) / path.name
-            command = [compiler, *flags, "-o", str(made), str(SOURCE), "-lm"]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            whole = [*command, "-o", str(made), str(SOURCE), "-lm"]
+            subprocess.run(whole, check=True, capture_output=True, timeout=LIMITS.compile_seconds)
+            # The digest first: a library without its own digest is built again, never loaded.
+            write_text(_digest_of(path), hashlib.sha256(made.read_bytes()).hexdigest())
+            sync(made)
             os.replace(made, path)
+            sync(folder)
     return path
+
+
+def _digest_of(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def _intact(path: Path) -> bool:
+    """Is this what was built, by us? A library that a full disk or a crash cut short kills whoever touches its end."""
+    try:
+        for part in (path, _digest_of(path)):
+            found = part.lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                return False
+        return hashlib.sha256(path.read_bytes()).hexdigest() == _digest_of(path).read_text("ascii")
+    except (OSError, ValueError):
+        return False
 
 
 def _processor() -> str:

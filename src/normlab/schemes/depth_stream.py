@@ -228,7 +228,8 @@ class DepthAttention(Scheme):
     def _with_unit(self, ahead: Ahead, unit: Tensor, read: int) -> Ahead:
         """One more unit, with its keys for all reads from `read` on, split by block."""
         logits = keys(unit.reshape(-1, unit.shape[-1]), ahead.table[read:], self._eps)
-        logits = logits.view(unit.shape[0], -1, logits.shape[-1])  # [tokens, sources, reads]
+        sources = unit.shape[1] if unit.dim() == 3 else 1
+        logits = logits.view(unit.shape[0], sources, logits.shape[-1])  # [tokens, sources, reads]
         sizes = [end - max(first, read) for first, end in self.schedule if end > read]
         return ahead._replace(
             units=(*ahead.units, unit), logits=(*ahead.logits, logits.split(sizes, dim=-1)), outputs=(), inner=()

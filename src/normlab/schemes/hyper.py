@@ -115,7 +115,7 @@ def normed_product(x: Tensor, matrix: Tensor, eps: float) -> Tensor:
     """RMSNorm(x) matrix, in float32 or better, without materialising the normalised copy: 1/rms factors out."""
     with full_precision(x.device):
         found = keys(x.reshape(-1, x.shape[-1]), matrix.to(precise(x).dtype).t(), eps)
-    return found.view(*x.shape[:-1], -1)
+    return found.view(*x.shape[:-1], found.shape[-1])
 
 
 class Streams(Scheme):

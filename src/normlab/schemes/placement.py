@@ -135,7 +135,7 @@ class Placement(Scheme):
         return self.b(self._source(y), site)
 
     def _held(self, x: Tensor) -> Tensor:
-        return x.detach() if self._tape is None else x  # GPAS: the gradient does not see the shrinking
+        return x if self._is_cut else x.detach()  # GPAS: the gradient does not see the shrinking
 
     def close(self, stream: Tensor) -> Tensor:
         return self.final(self._read(stream))

@@ -13,7 +13,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from normlab import files
 from normlab.errors import InputError, require
+from normlab.files import LIMITS
 from normlab.tasks.base import Batch, Task
 
 SAMPLE = Path(__file__).parent / "data" / "plays.txt.xz"
@@ -89,21 +91,13 @@ def read_text(path: str | None) -> str:
     """The text, or a sentence on why it is none."""
     if path is None:
         return lzma.decompress(SAMPLE.read_bytes()).decode("utf-8")
-    try:
-        raw = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the text file {path!r}: {error.strerror or error}") from None
-    if not raw.strip():
-        raise InputError(f"the text file {path!r} is empty; training needs at least a few thousand characters")
-    if b"\0" in raw:
+    what = "the text file"
+    text = files.read_text(path, what=what, most=LIMITS.text_bytes)
+    if not text.strip():
+        raise InputError(f"{what} {path!r} is empty; training needs at least a few thousand characters")
+    if "\0" in text:
         raise InputError(f"{path!r} is not text: it contains NUL bytes; give a plain UTF-8 file")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path!r} is not UTF-8 text (byte {error.start} is {raw[error.start]:#04x}); convert it, for example with "
-            "iconv -t UTF-8"
-        ) from None
+    return text
 
 
 def _digest(path: str) -> str:

@@ -8,8 +8,8 @@ with the scheme's own initialisation, working attention (heads, output matrix, c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -20,12 +20,16 @@ from normlab.config import Config
 from normlab.errors import ConfigError
 from normlab.model import Transformer, TransformerConfig
 from normlab.model.attention import Pass
-from normlab.schemes import SCHEMES, lookup
+from normlab.model.ffn import FeedForward
+from normlab.observe.portrait import walk
+from normlab.results import Plain, as_row
+from normlab.schemes import SchemeConfig, label, parse_scheme
+from normlab.stats import slope
 
 SOURCE = "Xiong et al. 2020, arXiv 2002.04745"
 
 
-class Setting(Config):
+class MeanFieldSetting(Config):
     """Width, depths and Monte Carlo size; depth counts layers of attention and FFN."""
 
     what: ClassVar[str] = "mean-field setting"
@@ -41,7 +45,7 @@ class Setting(Config):
 
 
 @dataclass(frozen=True)
-class Depth:
+class DepthMeans:
     """One depth, averaged over draws. Lists run over branches (stream), layers (gradients) or reads (signal).
 
     stream   mean square of h at every read and at the close
@@ -58,46 +62,92 @@ class Depth:
     signal: list[float]
 
 
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What is fitted to a scheme: exponents in depth, factors and terms a layer."""
+
+    last_gradient_vs_depth: float
+    gradient_per_layer: float
+    signal_per_layer: float
+    signal_times_stream_per_layer: float
+    """Where branches see only N(h), the signal should go like 1/|h|: this factor is then 1."""
+    stream_added_per_layer: float
+    summed_after_ffn: float
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the theorem and lemmas say of the same numbers (a span: bounds). gradient_per_layer: from layer l to l + 1."""
+
+    last_gradient_vs_depth: float | None = None
+    gradient_per_layer: float | None = None
+    stream_added_per_layer: float | Span | None = None
+    summed_after_ffn: float | None = None
+
+    def to_plain(self) -> dict[str, float | Span]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
 @dataclass(frozen=True)
 class MeanField:
     """A scheme at several depths with what is fitted to it; `stated` holds Xiong's value where there is one."""
 
     scheme: str
-    depths: list[Depth]
-    fits: dict[str, float]
-    stated: dict[str, float | tuple[float, float]]
+    depths: list[DepthMeans]
+    fits: Fits
+    stated: Stated
 
-    def to_dict(self) -> dict[str, Any]:
-        from dataclasses import asdict
-
-        return asdict(self)
+    def to_dict(self) -> dict[str, Plain]:
+        return as_row(self)
 
 
-def mean_field(scheme: str, setting: Setting | None = None) -> MeanField:
+def mean_field(scheme: str | SchemeConfig, setting: MeanFieldSetting | None = None) -> MeanField:
     """Stream and gradients of a scheme at initialisation, and the exponents that they follow."""
-    setting = setting or Setting()
-    config = lookup(scheme)
-    name = config.model_fields["name"].default
+    setting = setting or MeanFieldSetting()
+    config = parse_scheme(scheme)
     if len(set(setting.depths)) < 2 or min(setting.depths) < 1:
         raise ConfigError(f"an exponent in depth needs two depths or more, all positive; got {list(setting.depths)}")
-    found = [_at_depth(name, setting, depth) for depth in sorted(set(setting.depths))]
-    return MeanField(name, found, _fit(found), _stated(name, found[-1].depth))
+    found = [_at_depth(config, setting, depth) for depth in sorted(set(setting.depths))]
+    return MeanField(label(config), found, _fit(found), STATED.get(label(config), Stated()))
 
 
-def _at_depth(scheme: str, setting: Setting, depth: int) -> Depth:
-    totals: dict[str, list[list[float]]] = {key: [] for key in ("stream", "summed", "up", "down", "signal")}
+@dataclass(frozen=True)
+class _Draw:
+    """One random network; squares of what `DepthMeans` names, since the lemmas are about expected squared norms."""
+
+    stream: list[float]
+    summed: list[float]
+    up: list[float]
+    down: list[float]
+    signal: list[float]
+
+
+def _at_depth(scheme: SchemeConfig, setting: MeanFieldSetting, depth: int) -> DepthMeans:
+    draws = []
     for draw in range(setting.draws):
         generator = torch.Generator().manual_seed(setting.seed * 100_003 + draw * 1_009 + depth)
-        for key, values in _one_draw(scheme, setting, depth, generator).items():
-            totals[key].append(values)
-    # Squares are averaged, as the lemmas are about expected squared norms; norms are their roots.
-    mean = {key: [sum(column) / len(column) for column in zip(*rows, strict=True)] for key, rows in totals.items()}
-    for key in ("up", "down", "signal"):
-        mean[key] = [math.sqrt(value) for value in mean[key]]
-    return Depth(depth, **mean)
+        draws.append(_one_draw(scheme, setting, depth, generator))
+
+    def mean(of: Callable[[_Draw], list[float]]) -> list[float]:
+        return [sum(column) / len(column) for column in zip(*map(of, draws), strict=True)]
+
+    def root(of: Callable[[_Draw], list[float]]) -> list[float]:
+        return [math.sqrt(value) for value in mean(of)]
+
+    return DepthMeans(
+        depth,
+        stream=mean(lambda d: d.stream),
+        summed=mean(lambda d: d.summed),
+        up=root(lambda d: d.up),
+        down=root(lambda d: d.down),
+        signal=root(lambda d: d.signal),
+    )
 
 
-def build(scheme: str, setting: Setting, depth: int, generator: torch.Generator) -> Transformer:
+def build(scheme: SchemeConfig, setting: MeanFieldSetting, depth: int, generator: torch.Generator) -> Transformer:
     """The model of the setting, its weights drawn from the generator."""
     paper = setting.mode == "paper"
     width = setting.dim
@@ -106,7 +156,7 @@ def build(scheme: str, setting: Setting, depth: int, generator: torch.Generator)
         dim=width,
         depth=depth,
         heads=1 if paper else setting.heads,
-        scheme=lookup(scheme)(),  # type: ignore[call-arg]
+        scheme=scheme,
         norm="layernorm",
         positions="nope",
         ffn="relu",
@@ -146,80 +196,53 @@ def run_branches(model: Transformer, x: Tensor) -> Tensor:
     return model.scheme.close(stream)
 
 
-def _one_draw(scheme: str, setting: Setting, depth: int, generator: torch.Generator) -> dict[str, list[float]]:
+def _one_draw(scheme: SchemeConfig, setting: MeanFieldSetting, depth: int, generator: torch.Generator) -> _Draw:
     model = build(scheme, setting, depth, generator)
     x = torch.randn(1, setting.tokens, setting.dim, generator=generator, dtype=torch.float64, requires_grad=True)
     readout = torch.randn(setting.dim, setting.vocabulary, generator=generator, dtype=torch.float64) / setting.dim**0.5
-    summed: list[float] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda _, inputs: summed.append(inputs[0].detach().square().mean().item()))
-        for module in getattr(model.scheme, "out", ())
-        if not isinstance(module, torch.nn.Identity)
-    ]
-    with model.scheme.taped() as tape:
-        features = run_branches(model, x)
-    for hook in hooks:
-        hook.remove()
-    last = features[:, -1] @ readout  # the one position that a causal mask lets see all others
+    seen = walk(model, lambda: run_branches(model, x))
+    last = seen.result[:, -1] @ readout  # the one position that a causal mask lets see all others
     target = torch.randint(setting.vocabulary, (1,), generator=generator)
     loss = torch.nn.functional.cross_entropy(last, target)
-    ffns = [b for site, b in zip(model.sites, model.branches, strict=True) if site.kind == "ffn"]
-    weights: list[Any] = [b.up.weight for b in ffns] + [b.down.weight for b in ffns]  # type: ignore[union-attr]
-    grads = torch.autograd.grad(loss, [*weights, *tape.reads], allow_unused=True)
+    ffns = [branch for branch in model.branches if isinstance(branch, FeedForward)]
+    weights = [ffn.up.weight for ffn in ffns] + [ffn.down.weight for ffn in ffns]
+    grads = torch.autograd.grad(loss, [*weights, *seen.reads], allow_unused=True)
     squares = [0.0 if g is None else float(g.square().sum()) for g in grads]
-    return {
-        "stream": [float(h.detach().square().mean()) for h in tape.reads],
-        "summed": summed,
-        "up": squares[:depth],
-        "down": squares[depth : 2 * depth],
-        "signal": squares[2 * depth :],
-    }
+    return _Draw(
+        stream=[float(h.detach().square().mean()) for h in seen.reads],
+        summed=[float(h.detach().square().mean()) for h in seen.summed],
+        up=squares[:depth],
+        down=squares[depth : 2 * depth],
+        signal=squares[2 * depth :],
+    )
 
 
 # -- fits and statements --------------------------------------------------------------------------------------------
-def _slope(x: Sequence[float], y: Sequence[float]) -> float:
-    pairs = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
-    if len(pairs) < 2:
-        return math.nan
-    mx, my = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
-    spread = sum((a - mx) ** 2 for a, _ in pairs)
-    return sum((a - mx) * (b - my) for a, b in pairs) / spread if spread else math.nan
-
-
 def _log(values: Sequence[float]) -> list[float]:
     return [math.log(v) if v > 0 else math.nan for v in values]
 
 
-def _fit(found: list[Depth]) -> dict[str, float]:
+def _fit(found: list[DepthMeans]) -> Fits:
     deepest = found[-1]
-    layers = range(1, deepest.depth + 1)
+    layers = list(range(1, deepest.depth + 1))
     after = deepest.stream[2::2]  # after each whole layer
     carried = [g * math.sqrt(h) for g, h in zip(deepest.signal, deepest.stream, strict=True)]
-    return {
-        "last_gradient_vs_depth": _slope(_log([d.depth for d in found]), _log([d.down[-1] for d in found])),
-        "gradient_per_layer": math.exp(_slope(list(layers), _log(deepest.down))),
-        "signal_per_layer": math.exp(_slope([i / 2 for i in range(len(deepest.signal))], _log(deepest.signal))),
-        # Where branches see only N(h), the signal should go like 1/|h|: this factor is then 1.
-        "signal_times_stream_per_layer": math.exp(_slope([i / 2 for i in range(len(carried))], _log(carried))),
-        "stream_added_per_layer": _slope(list(layers), after),
-        "summed_after_ffn": sum(deepest.summed[1::2]) / max(1, len(deepest.summed[1::2]))
-        if deepest.summed
-        else math.nan,
-    }
+    halves = [i / 2 for i in range(len(deepest.signal))]
+    behind_ffn = deepest.summed[1::2]
+    return Fits(
+        last_gradient_vs_depth=slope(_log([d.depth for d in found]), _log([d.down[-1] for d in found])),
+        gradient_per_layer=math.exp(slope(layers, _log(deepest.down))),
+        signal_per_layer=math.exp(slope(halves, _log(deepest.signal))),
+        signal_times_stream_per_layer=math.exp(slope(halves, _log(carried))),
+        stream_added_per_layer=slope(layers, after),
+        summed_after_ffn=sum(behind_ffn) / max(1, len(behind_ffn)) if deepest.summed else math.nan,
+    )
 
 
-def _stated(scheme: str, depth: int) -> dict[str, float | tuple[float, float]]:
-    """What the theorem and lemmas say. gradient_per_layer: the factor from layer l to l + 1."""
-    if scheme == "post_norm":
-        return {
-            "last_gradient_vs_depth": 0.0,
-            "gradient_per_layer": math.sqrt(3 / 2),
-            "stream_added_per_layer": 0.0,
-            "summed_after_ffn": 1.5,
-        }
-    if scheme == "pre_norm":
-        return {"last_gradient_vs_depth": -0.5, "gradient_per_layer": 1.0, "stream_added_per_layer": (0.5, 1.5)}
-    return {}
+STATED = {
+    "post_norm": Stated(0.0, math.sqrt(3 / 2), 0.0, 1.5),
+    "pre_norm": Stated(last_gradient_vs_depth=-0.5, gradient_per_layer=1.0, stream_added_per_layer=(0.5, 1.5)),
+}
 
 
 def lemma_relu(dim: int = 256, draws: int = 4000, seed: int = 0) -> tuple[float, float]:
@@ -258,27 +281,30 @@ class Forms:
 
 
 def backprop_forms(
-    scheme: Literal["post_norm", "pre_norm"], *, depth: int = 8, setting: Setting | None = None
+    scheme: Literal["post_norm", "pre_norm"], *, depth: int = 8, setting: MeanFieldSetting | None = None
 ) -> Forms:
     """Both forms with exact Jacobians (small sizes: the Jacobian is (tokens dim)^2)."""
     if scheme not in ("post_norm", "pre_norm"):
         raise ConfigError(f"the two forms are those of post_norm (product) and pre_norm (sum), not {scheme!r}")
-    setting = setting or Setting(dim=16, tokens=3)
+    setting = setting or MeanFieldSetting(dim=16, tokens=3)
     generator = torch.Generator().manual_seed(setting.seed)
-    model = build(scheme, setting, depth, generator)
+    model = build(parse_scheme(scheme), setting, depth, generator)
     x = torch.randn(1, setting.tokens, setting.dim, generator=generator, dtype=torch.float64)
     shared, size = Pass(), x.numel()
 
     def branch(index: int, v: Tensor) -> Tensor:
         y, _ = model.scheme.read(v, model.sites[index])
-        return model.branches[index](y, shared)
+        result: Tensor = model.branches[index](y, shared)
+        return result
 
     def step(index: int, v: Tensor) -> Tensor:
         y, carry = model.scheme.read(v, model.sites[index])
-        return model.scheme.write(v, model.branches[index](y, shared), carry, model.sites[index])
+        result: Tensor = model.scheme.write(v, model.branches[index](y, shared), carry, model.sites[index])
+        return result
 
     def jacobian(function: Any, v: Tensor) -> Tensor:
-        return torch.autograd.functional.jacobian(function, v).reshape(size, size).detach()
+        result: Tensor = torch.autograd.functional.jacobian(function, v).reshape(size, size).detach()
+        return result
 
     def through(v: Tensor) -> Tensor:
         for index in range(len(model.branches)):
@@ -312,7 +338,3 @@ def _mean(values: list[float]) -> float | None:
 
 def _size(matrix: Tensor) -> float:
     return float(matrix.square().sum().sqrt() / matrix.shape[0] ** 0.5)
-
-
-def registered() -> list[str]:
-    return list(SCHEMES)

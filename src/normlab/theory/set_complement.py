@@ -30,7 +30,8 @@ def simplex(v: int) -> Tensor:
         raise InputError(f"set complement needs a vocabulary of 2 or more, but got {v}")
     corner = torch.eye(v, dtype=F64) - 1 / v
     basis = torch.linalg.svd(corner).Vh[: v - 1]
-    return corner @ basis.T
+    result: Tensor = corner @ basis.T
+    return result
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def least_imbalance(v: int, rank: int, c: float = 1.0) -> float:
     Logits matter up to a shift of each row, and `m - row means` of the balanced target is -c (I - 1/v), whose v - 1
     nonzero singular values all equal c; the best approximation of rank r misses v - 1 - r of them.
     """
-    return c * max(v - 1 - rank, 0) ** 0.5
+    result: float = c * max(v - 1 - rank, 0) ** 0.5
+    return result
 
 
 # -- the laws ----------------------------------------------------------------------------------------------------------
@@ -133,7 +135,18 @@ def gap_for(tv: float, s: int, v: int) -> float:
     return float(torch.log(torch.tensor(s * (1 - tv) / (tv * (v - s)), dtype=F64)))
 
 
-def calibrated(v: int, tv: float = 0.01, s: int | None = None) -> list[dict[str, float]]:
+@dataclass(frozen=True)
+class CalibratedLaws:
+    """Both laws at one length: gap and total variation, without and with a norm."""
+
+    length: int
+    gap: float
+    gap_with_norm: float
+    tv: float
+    tv_with_norm: float
+
+
+def calibrated(v: int, tv: float = 0.01, s: int | None = None) -> list[CalibratedLaws]:
     """Both laws brought to the same total variation at one length (default v/4): the rows of the comparison."""
     s = s or max(v // 4, 1)
     need = gap_for(tv, s, v)
@@ -143,13 +156,13 @@ def calibrated(v: int, tv: float = 0.01, s: int | None = None) -> list[dict[str,
     for length in range(1, v):
         plain, normed = gap(length, c), gap_with_norm(length, v, gain)
         rows.append(
-            {
-                "length": length,
-                "gap": float(plain),
-                "gap_with_norm": float(normed),
-                "tv": float(total_variation(length, v, plain)),
-                "tv_with_norm": float(total_variation(length, v, normed)),
-            }
+            CalibratedLaws(
+                length=length,
+                gap=float(plain),
+                gap_with_norm=float(normed),
+                tv=float(total_variation(length, v, plain)),
+                tv_with_norm=float(total_variation(length, v, normed)),
+            )
         )
     return rows
 

@@ -3,7 +3,8 @@
     checkpoint/step-000000400/tensors.safetensors
     checkpoint/step-000000400/state.json          plain values, and the SHA-256 of the tensors
 
-No pickle anywhere. A checkpoint whose checksum is wrong is skipped with a warning in favour of the one before.
+No pickle anywhere. A checkpoint that is damaged, or that does not belong to its run, is skipped with a warning in favour
+of the one before.
 """
 
 from __future__ import annotations
@@ -11,19 +12,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from normlab.errors import InputError
+from normlab.errors import DamagedError, InputError
+from normlab.files import naming, sync
+from normlab.store import Schema, check_seal, damaged, inside, parse, read_object, seal
 
 KEPT = 2
+REMEDY = "delete that folder to go on from the checkpoint before"
+_STEP = re.compile(r"step-(\d{9,})")
 
 
 @dataclass(frozen=True)
@@ -31,82 +38,103 @@ class Checkpoint:
     step: int
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    path: Path
 
     def group(self, name: str) -> dict[str, Tensor]:
         """The tensors under `name/`, without that prefix."""
         return {key[len(name) + 1 :]: t for key, t in self.tensors.items() if key.startswith(f"{name}/")}
 
+    def state_as(self, schema: type[Schema]) -> Schema:
+        """The plain values as the type that was saved."""
+        return parse(schema, self.state, path=self.path / "state.json", remedy=REMEDY)
+
+    def check(self, group: str, expected: Mapping[str, Tensor]) -> None:
+        """Raise if the group lacks one of these tensors, or has it in another shape."""
+        there = self.group(group)
+        for name, tensor in expected.items():
+            if name not in there:
+                raise self._foreign(f"it has no {group} tensor {name!r}")
+            if there[name].shape != tensor.shape:
+                was, now = list(there[name].shape), list(tensor.shape)
+                raise self._foreign(f"its {group} tensor {name!r} has the shape {was}, and this run's has {now}")
+
+    def _foreign(self, why: str) -> DamagedError:
+        return damaged(self.path, f"{why}: it is of another run", REMEDY)
+
 
 def save(folder: str | Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
     """Write groups of tensors and plain values; returns the folder of this checkpoint."""
-    folder = Path(folder)
+    folder = inside(Path(folder).parent, Path(folder).name)
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob(".step-*.tmp"):
         shutil.rmtree(stale, ignore_errors=True)
-    target = folder / f"step-{step:09d}"
-    aside = folder / f".step-{step:09d}.tmp"
-    aside.mkdir()
-    tensors = {
-        f"{group}/{key}": t.detach().cpu().contiguous() for group, row in groups.items() for key, t in row.items()
-    }
-    raw = safetensors.torch.save(tensors)
-    _write(aside / "tensors.safetensors", raw)
-    body = {"step": step, "sha256": hashlib.sha256(raw).hexdigest(), "state": dict(state)}
-    body["checksum"] = _digest(body)
-    _write(aside / "state.json", json.dumps(body, indent=1).encode())
-    _sync(aside)
-    if target.exists():  # the same step again, after a resume
-        shutil.rmtree(target)
-    aside.rename(target)
-    _sync(folder)
-    for old in _present(folder)[:-KEPT]:
+    target = inside(folder, f"step-{step:09d}")
+    aside = inside(folder, f".step-{step:09d}.tmp")
+    with naming(target):
+        aside.mkdir()
+        tensors = {
+            f"{group}/{key}": t.detach().cpu().contiguous() for group, row in groups.items() for key, t in row.items()
+        }
+        raw = safetensors.torch.save(tensors)
+        _write(aside / "tensors.safetensors", raw)
+        body = seal({"step": step, "sha256": hashlib.sha256(raw).hexdigest(), "state": dict(state)})
+        _write(aside / "state.json", json.dumps(body, indent=1).encode())
+        sync(aside)
+        if target.exists():  # the same step again, after a resume
+            shutil.rmtree(target)
+        aside.rename(target)
+        sync(folder)
+    # One of a later step is not of this run: it stays, and evicts none that is.
+    for old in [path for at, path in _present(folder) if at <= step][:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
 
-def latest(folder: str | Path) -> Checkpoint | None:
-    """The newest intact checkpoint, or None where there is none at all."""
-    present = _present(Path(folder))
-    for path in reversed(present):
+def latest(folder: str | Path, *, accept: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
+    """The newest intact checkpoint that `accept` does not raise a DamagedError for; None where there is none at all."""
+    folder = inside(Path(folder).parent, Path(folder).name)
+    present = _present(folder)
+    for _, path in reversed(present):
         try:
-            return _load(path)
-        except (OSError, ValueError, KeyError) as error:
+            found = _load(path)
+            if accept is not None:
+                accept(found)
+        except (InputError, OSError) as error:
             warnings.warn(f"the checkpoint {path.name} is damaged ({error}); trying the one before", stacklevel=2)
+        else:
+            return found
     if present:
-        raise InputError(
+        raise DamagedError(
             f"no checkpoint in {str(folder)!r} is intact; delete that folder to start the run from its beginning"
         )
     return None
 
 
 def _load(path: Path) -> Checkpoint:
-    body = json.loads((path / "state.json").read_text())
-    if body.pop("checksum") != _digest(body):
-        raise InputError("the checksum of state.json does not match")
-    raw = (path / "tensors.safetensors").read_bytes()
+    place = inside(path, "state.json")
+    body = read_object(place, remedy=REMEDY, keys={"checksum": str, "step": int, "sha256": str, "state": dict})
+    check_seal(body, place, remedy=REMEDY)
+    if f"step-{body['step']:09d}" != path.name:
+        raise damaged(place, f"it is of step {body['step']}", REMEDY)
+    place = inside(path, "tensors.safetensors")
+    raw = place.read_bytes()
     if hashlib.sha256(raw).hexdigest() != body["sha256"]:
-        raise InputError("the checksum of the tensors does not match")
-    return Checkpoint(body["step"], safetensors.torch.load(raw), body["state"])
+        raise damaged(place, "its checksum does not match", REMEDY)
+    try:
+        return Checkpoint(body["step"], safetensors.torch.load(raw), body["state"], path)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise damaged(place, str(error), REMEDY) from None
 
 
-def _present(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+def _present(folder: Path) -> list[tuple[int, Path]]:
+    """Oldest first. Other names, and files of such a name, are not ours."""
+    found = [(_STEP.fullmatch(path.name), path) for path in folder.glob("step-*")]
+    steps = [(int(name[1]), path) for name, path in found if name and path.is_dir() and not path.is_symlink()]
+    return sorted((step, path) for step, path in steps if path.name == f"step-{step:09d}")
 
 
 def _write(path: Path, raw: bytes) -> None:
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         file.write(raw)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

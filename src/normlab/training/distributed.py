@@ -24,7 +24,7 @@ from normlab.errors import ConfigError, NormlabError
 from normlab.tasks import IGNORE, Batch
 from normlab.training import checkpoint, optim
 from normlab.training.loop import Evaluate, Trainer, cross_entropy
-from normlab.training.record import Log
+from normlab.training.record import Log, LogMark
 
 Strategy = Literal["ddp", "fsdp"]
 
@@ -77,6 +77,8 @@ def process_group(device: str = "cpu") -> Iterator[Group]:
     place = torch.device("cuda", local) if kind == "cuda" else torch.device(device)
     if kind == "cuda":
         torch.cuda.set_device(place)
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE") and os.path.exists("/sys/class/net/lo"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all on this machine: nobody else need reach them
     dist.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), place)
@@ -164,13 +166,12 @@ class Distributed(Trainer):
             "random": {"data": self.data.get_state(), "torch": torch.get_rng_state()},
         }
         if self.group.main:
-            state = {"high": self.high, "seconds": self.seconds, "log": self.log.sync(), "last": self.last}
-            checkpoint.save(self.folder / "checkpoint", self.step, groups, state)
+            checkpoint.save(self.folder / "checkpoint", self.step, groups, self._state().to_dict())
         dist.barrier()
 
     @torch.no_grad()
     def _resume(self) -> None:
-        found = checkpoint.latest(self.folder / "checkpoint")
+        found = checkpoint.latest(self.folder / "checkpoint", accept=self._accept)
         dist.barrier()  # nobody writes before all have read
         if found is None:
             self.log.cut(0)
@@ -185,12 +186,7 @@ class Distributed(Trainer):
             if key != "step":
                 moments[path] = like(moments[path], parameters[int(index)])
         optim.load_moments(self.optimizer, moments)
-        random = found.group("random")
-        self.data.set_state(random["data"])
-        torch.set_rng_state(random["torch"])
-        self.step, self.last = found.step, found.state["last"]
-        self.high, self.seconds = found.state["high"], found.state["seconds"]
-        self.log.cut(found.state["log"])
+        self._go_on(found)
 
 
 def _resharding(evaluate: Evaluate) -> Evaluate:
@@ -211,8 +207,8 @@ class _NoLog(Log):
     def cut(self, size: int) -> None: ...
     def open(self) -> None: ...
     def write(self, record: dict[str, Any]) -> None: ...
-    def sync(self) -> int:
-        return 0
+    def sync(self) -> LogMark:
+        return LogMark(size=0)
 
 
 def whole(tensor: Tensor) -> Tensor:

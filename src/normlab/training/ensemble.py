@@ -12,24 +12,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from normlab.config import Config
 from normlab.errors import ConfigError
 from normlab.files import write_json
 from normlab.report.terminal import finite, progress
 from normlab.schemes import Scheme
+from normlab.store import Heartbeat, damaged, inside, seal
 from normlab.tasks import Batch, Task
 from normlab.training import checkpoint
 from normlab.training.averaging import BEMA
 from normlab.training.feed import Feed
 from normlab.training.loop import Evaluate, TrainConfig, cross_entropy, stop_signals
 from normlab.training.optim import decayed
-from normlab.training.record import Log, provenance
+from normlab.training.record import Log, LogMark, provenance
 from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program, stacks
 
 # Measured on two cores (benchmarks/ensemble.py). Stacking goes on paying a little up to 16,000 numbers in an activation,
@@ -70,6 +73,28 @@ def choose(models: Sequence[nn.Module], config: TrainConfig) -> Choice:
         return Choice("separate", f"there are {len(models)} models only, stacking pays from {STACK_FROM}")
     words = f"an activation has {size} numbers (batch x length x dim), stacking pays up to {STACK_BELOW}"
     return Choice("stacked" if size <= STACK_BELOW else "separate", words)
+
+
+class StackState(Config):
+    """What a checkpoint of a stack holds besides tensors."""
+
+    what: ClassVar[str] = "checkpoint"
+
+    used: int = Field(ge=0)
+    logs: list[LogMark]
+    last: list[dict[str, float | int | None]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, values: Any) -> Any:
+        """Earlier versions wrote the lengths of the logs alone, and a section for the one value of the feed."""
+        if not isinstance(values, dict) or not isinstance(values.get("feed"), dict):
+            return values
+        rest = {key: value for key, value in values.items() if key != "feed"}
+        sizes = values.get("logs")
+        if isinstance(sizes, list):
+            rest["logs"] = [{"size": size} if isinstance(size, int) else size for size in sizes]
+        return {**rest, "used": values["feed"].get("used")}
 
 
 class Ensemble:
@@ -137,9 +162,11 @@ class Ensemble:
                 log.close()
 
     def _train(self, stopped: list[int]) -> None:
-        left = range(self.step, self.shared.steps)
+        heartbeat = Heartbeat(self.folder)
+        left = range(self.step, self.shared.steps if self.alive.any() else 0)
         for _ in progress(left, what=f"{len(self.models)} models at once", quiet=self.quiet or not left):
             self._one()
+            heartbeat.beat()
             if stopped or (self.step % self.shared.checkpoint_every == 0 and self.step < self.shared.steps):
                 self.save()
             if stopped or not self.alive.any():
@@ -239,35 +266,54 @@ class Ensemble:
             checkpoint.save(folder / "checkpoint", self.step, {"model": model_weights, "average": averages}, {})
             status = "finished" if self.alive[i] else "diverged"
             origin = provenance(self.flat.device, self.configs[i].seed)
-            summary = finite({"status": status, **self.last[i], "weights": scores, **origin})
             self.logs[i].write({"kind": "end", "step": self.last[i]["step"], "status": status})
-            write_json(folder / "summary.json", summary)
+            mark = self.logs[i].sync().to_dict()
+            summary = finite({"status": status, **self.last[i], "weights": scores, **origin, "log": mark})
+            write_json(inside(folder, "summary.json"), seal(summary))
             summaries.append(summary)
             self.member(i)
         return summaries
 
     def save(self) -> None:
         groups = {
-            "ensemble": {"flat": self.flat, "m": self.m, "v": self.v, "alive": self.alive, "high": self.high},
+            "ensemble": self._tensors(),
             "average": self.average.tensors(),
             "data": self.feed.state()[0],
         }
-        state = {"feed": self.feed.state()[1], "logs": [log.sync() for log in self.logs], "last": finite(self.last)}
-        checkpoint.save(self.folder / "checkpoint", self.step, groups, state)
+        marks = [log.sync() for log in self.logs]
+        state = StackState(used=self.feed.state()[1]["used"], logs=marks, last=finite(self.last))
+        checkpoint.save(self.folder / "checkpoint", self.step, groups, state.to_dict())
 
     @torch.no_grad()
     def _resume(self) -> None:
-        found = checkpoint.latest(self.folder / "checkpoint")
-        for i, log in enumerate(self.logs):
-            log.cut(found.state["logs"][i] if found else 0)
+        found = checkpoint.latest(self.folder / "checkpoint", accept=self._accept)
         if found is None:
+            for log in self.logs:
+                log.cut(0)
             return
+        state = found.state_as(StackState)
+        for log, mark in zip(self.logs, state.logs, strict=True):
+            log.cut(mark.size)
         tensors = found.group("ensemble")
-        for name in ("flat", "m", "v", "alive", "high"):
-            getattr(self, name).copy_(tensors[name])
+        for name, mine in self._tensors().items():
+            mine.copy_(tensors[name])
         self.average.load_tensors(found.group("average"), found.step)
-        self.feed.load(found.group("data"), found.state["feed"])
-        self.step, self.last = found.step, found.state["last"]
+        self.feed.load(found.group("data"), {"used": state.used})
+        self.step, self.last = found.step, [dict(row) for row in state.last]
+
+    def _accept(self, found: checkpoint.Checkpoint) -> None:
+        """Raise if the checkpoint is not one of these runs, or a log is not the one that it knew."""
+        state = found.state_as(StackState)
+        if not len(state.logs) == len(state.last) == len(self.models):
+            raise damaged(found.path, f"it is of {len(state.logs)} members, not {len(self.models)}", checkpoint.REMEDY)
+        for log, mark in zip(self.logs, state.logs, strict=True):
+            log.check(mark)
+        found.check("ensemble", self._tensors())
+        found.check("average", self.average.tensors())
+        found.check("data", self.feed.state()[0])
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"flat": self.flat, "m": self.m, "v": self.v, "alive": self.alive, "high": self.high}
 
 
 def _check(models: Sequence[nn.Module], configs: Sequence[TrainConfig]) -> None:

@@ -11,6 +11,7 @@ import math
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,17 +19,18 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from normlab.config import Config
 from normlab.files import write_json
 from normlab.report.terminal import finite, progress
+from normlab.store import Heartbeat, inside, seal
 from normlab.tasks import IGNORE, Batch, Task
 from normlab.training import checkpoint, optim
 from normlab.training.averaging import BEMA
-from normlab.training.record import Log, provenance
+from normlab.training.record import Conditions, Log, LogMark, provenance
 from normlab.training.schedule import Schedule
 
 WEIGHTS = ("raw", "ema", "bema")
@@ -80,6 +82,24 @@ class TrainConfig(Config):
         return self
 
 
+class TrainState(Config):
+    """What a checkpoint holds besides tensors."""
+
+    what: ClassVar[str] = "checkpoint"
+
+    status: Literal["running", "diverged", "finished"] | None = None  # earlier versions did not say
+    high: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    last: dict[str, float | int | None]
+    log: LogMark
+    conditions: Conditions | None = None  # nor this
+
+    @field_validator("log", mode="before")
+    @classmethod
+    def _size_alone(cls, value: Any) -> Any:
+        return {"size": value} if isinstance(value, int) else value  # of earlier versions
+
+
 def cross_entropy(logits: Tensor, batch: Batch, *, exact: bool) -> Tensor:
     """Mean over scored prefixes, against the sampled target or the exact law."""
     if not exact:
@@ -127,6 +147,7 @@ class Trainer:
         """Train and return the summary (also in summary.json). Raises KeyboardInterrupt after saving on Ctrl-C."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = self._new_log()
+        self.heartbeat = Heartbeat(self.folder)
         self._resume()
         self.log.open()
         try:
@@ -140,7 +161,7 @@ class Trainer:
 
     def _train(self, stopped: list[int]) -> None:
         config = self.config
-        left = range(self.step, config.steps)
+        left = range(self.step, config.steps if self.status == "running" else 0)  # a diverged run has ended
         begun = time.monotonic() - self.seconds
         self.model.train()
         if self.step == 0:
@@ -148,6 +169,7 @@ class Trainer:
         for _ in progress(left, what=f"{self.folder.name}: training", quiet=self.quiet or not left):
             self.last = self._one()
             self.seconds = time.monotonic() - begun
+            self.heartbeat.beat()
             self._watch()
             self.observe()
             if self.step % config.log_every == 0 or self.step == config.steps or self.status == "diverged":
@@ -200,8 +222,13 @@ class Trainer:
         """Divergence: a loss or gradient that is no number, or a loss far above chance for many steps on end."""
         loss, norm = self.last["loss"], self.last["grad_norm"]
         self.high = self.high + 1 if loss > self.threshold else 0
-        if not (math.isfinite(loss) and math.isfinite(norm)) or self.high >= self.config.patience:
+        if self._diverged(loss, norm):
             self.status = "diverged"
+
+    def _diverged(self, loss: float | None, norm: float | None) -> bool:
+        """None stands for a number that JSON has not: in a record from the disk."""
+        known = loss is not None and norm is not None and math.isfinite(loss) and math.isfinite(norm)
+        return not known or self.high >= self.config.patience
 
     def scores(self) -> dict[str, Any]:
         """The evaluation of raw, EMA and BEMA weights."""
@@ -231,15 +258,16 @@ class Trainer:
             **provenance(self.device, self.config.seed),
         }
         self.log.write({"kind": "end", "step": self.step, "status": self.status})
-        self._write("summary.json", finite(summary))
-        return finite(summary)
+        summary = finite({**summary, "log": self.log.sync().to_dict()})
+        self._write("summary.json", seal(summary))
+        return summary
 
     # -- alone or one of many processes (see `distributed`) ------------------------------------------------------------
     def _new_log(self) -> Log:
         return Log(self.folder / "log.jsonl")
 
     def _write(self, name: str, value: Any) -> None:
-        write_json(self.folder / name, value)
+        write_json(inside(self.folder, name), value)
 
     def _mean(self, loss: float) -> float:
         return loss
@@ -267,12 +295,21 @@ class Trainer:
             "average": self.average.tensors(),
             "random": {"data": self.data.get_state(), "torch": torch.get_rng_state()},
         }
-        state = {"high": self.high, "seconds": self.seconds, "log": self.log.sync(), "last": finite(self.last)}
-        checkpoint.save(self.folder / "checkpoint", self.step, groups, state)
+        checkpoint.save(self.folder / "checkpoint", self.step, groups, self._state().to_dict())
+
+    def _state(self) -> TrainState:
+        return TrainState(
+            status=self.status,
+            high=self.high,
+            seconds=self.seconds,
+            last=finite(self.last),
+            log=self.log.sync(),
+            conditions=Conditions.here(self.device),
+        )
 
     @torch.no_grad()
     def _resume(self) -> None:
-        found = checkpoint.latest(self.folder / "checkpoint")
+        found = checkpoint.latest(self.folder / "checkpoint", accept=self._accept)
         if found is None:
             self.log.cut(0)
             return
@@ -281,12 +318,32 @@ class Trainer:
             tensor.copy_(weights[name])
         optim.load_moments(self.optimizer, found.group("optimizer"))
         self.average.load_tensors(found.group("average"), found.step)
-        random = found.group("random")
+        self._go_on(found)
+
+    def _accept(self, found: checkpoint.Checkpoint) -> None:
+        """Raise if the checkpoint is not one of this run, or the log is not the one that it knew."""
+        self.log.check(found.state_as(TrainState).log)
+        found.check("model", self._tensors())
+        found.check("average", self.average.tensors())
+        found.check("random", {"data": self.data.get_state(), "torch": torch.get_rng_state()})
+        optim.check_moments(self.optimizer, found.group("optimizer"), found.path)
+
+    def _go_on(self, found: checkpoint.Checkpoint) -> None:
+        """The rest of a checkpoint, the same for one process and for many."""
+        state, random = found.state_as(TrainState), found.group("random")
         self.data.set_state(random["data"])
         torch.set_rng_state(random["torch"])
-        self.step, self.last = found.step, found.state["last"]
-        self.high, self.seconds = found.state["high"], found.state["seconds"]
-        self.log.cut(found.state["log"])
+        self.step, self.last, self.high, self.seconds = found.step, dict(state.last), state.high, state.seconds
+        ended = bool(self.last) and self._diverged(self.last.get("loss"), self.last.get("grad_norm"))
+        self.status = "diverged" if state.status == "diverged" or ended else "running"
+        self.log.cut(state.log.size)
+        changes = state.conditions.changes(Conditions.here(self.device)) if state.conditions else []
+        if changes and self.status == "running" and self.step < self.config.steps:
+            warnings.warn(
+                f"{self.folder.name} goes on from step {self.step} under other conditions ({'; '.join(changes)}): it is the "
+                "same run up to rounding, no longer bit for bit",
+                stacklevel=2,
+            )
 
 
 @contextmanager

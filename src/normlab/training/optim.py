@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
+
+from normlab.errors import DamagedError
 
 
 def decayed(model: nn.Module) -> dict[str, bool]:
@@ -40,6 +44,19 @@ def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's state as flat tensors, for a checkpoint."""
     state = optimizer.state_dict()["state"]
     return {f"{index}/{key}": torch.as_tensor(value) for index, row in state.items() for key, value in row.items()}
+
+
+def check_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Raise if these are not the moments of this optimizer's parameters."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for name, tensor in tensors.items():
+        index, _, key = name.partition("/")
+        known = index.isdigit() and int(index) < len(parameters) and key in ("step", "exp_avg", "exp_avg_sq")
+        if not known or (key != "step" and tensor.shape != parameters[int(index)].shape):
+            raise DamagedError(
+                f"{str(path)!r} is damaged: {name!r} is not a moment of this run's optimizer; delete that folder to go on "
+                "from the checkpoint before"
+            )
 
 
 def load_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

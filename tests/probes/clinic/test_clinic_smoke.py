@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from tests.probes.clinic import anatomy, backbones, open_faults, protocol, report, runner, set_aside
 from tests.probes.clinic.protocol import Accusation, Dice, Exam, Fault, Planted
 

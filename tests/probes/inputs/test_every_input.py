@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 import transformers
-from zoo import build, inputs
 
 from normlab.errors import InputError
 from normlab.probes.diagnose import diagnose
 from normlab.probes.inputs.losses import pick
+from tests.probes.zoo import build, inputs
 
 QUICK = {"skips": False, "lengths": (8,)}
 

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from zoo import Encoder, build, inputs
 
 from normlab.errors import ConfigError, InputError
 from normlab.probes.inputs import texts
 from normlab.probes.inputs.hub import Loaded
 from normlab.probes.inputs.losses import halves, pick
+from tests.probes.zoo import Encoder, build, inputs
 
 
 def test_causal_loss_is_the_librarys():

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 import transformers
-from zoo import build, inputs
 
 from normlab.probes.inputs.hub import eager_attention
 from normlab.probes.inputs.losses import pick
@@ -14,6 +13,7 @@ from normlab.probes.measure.heads import AttentionStatistics
 from normlab.probes.measure.outputs import frequency_loss, read_outputs
 from normlab.probes.measure.weights import duplicates, read_weights
 from normlab.probes.trace.locate import locate
+from tests.probes.zoo import build, inputs
 
 
 def place(name):

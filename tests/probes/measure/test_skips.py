@@ -6,11 +6,11 @@ import functools
 import pytest
 import torch
 from torch import nn
-from zoo import Homemade, build, inputs
 
 from normlab.probes.inputs.losses import Loss, pick
 from normlab.probes.measure.skips import skip_layers
 from normlab.probes.trace.locate import locate
+from tests.probes.zoo import Homemade, build, inputs
 
 LISTS = {"llama": "model.layers", "gpt2": "transformer.h", "bert": "bert.encoder.layer", "falcon": "transformer.h",
          "t5_encoder": "encoder.block", "gemma2": "model.layers", "bloom": "transformer.h"}  # fmt: skip

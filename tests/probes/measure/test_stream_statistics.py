@@ -5,7 +5,6 @@ import weakref
 
 import pytest
 import torch
-from zoo import ARCHITECTURES, build, inputs
 
 from normlab.probes.diagnose import diagnose
 from normlab.probes.inputs.losses import pick
@@ -14,6 +13,7 @@ from normlab.probes.measure.heads import AttentionStatistics
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.trace.hooks import Tracer
 from normlab.probes.trace.locate import locate
+from tests.probes.zoo import ARCHITECTURES, build, inputs
 
 
 def streamed(model, batches):

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from zoo import build, inputs
 
 from normlab.probes.diagnose import diagnose
 from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.show.page import build as build_page
+from tests.probes.zoo import build, inputs
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_text_is_never_wider_than_a_terminal(found):
 
 
 def _deep():
-    from zoo import Encoder
+    from tests.probes.zoo import Encoder
 
     torch.manual_seed(0)
     return Encoder(norm_first=True, depth=60)

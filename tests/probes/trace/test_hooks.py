@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
 
 from normlab.errors import UnsupportedError
 from normlab.probes.trace.hooks import Tracer, verify
 from normlab.probes.trace.locate import locate
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
+from tests.probes.zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

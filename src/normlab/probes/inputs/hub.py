@@ -20,9 +20,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from normlab.errors import InputError, UnsupportedError, require
+from normlab.errors import InputError, NormlabError, UnsupportedError, require
 from normlab.probes.inputs.gguf import first_token
-from normlab.probes.inputs.packages import PICKLES, package_weights, unnamed_config, vocabulary_tokenizer
+from normlab.probes.inputs.packages import (
+    PICKLES,
+    check_config,
+    check_places,
+    check_sizes,
+    check_weights,
+    package_weights,
+    unnamed_config,
+    vocabulary_tokenizer,
+)
 
 
 @dataclass
@@ -79,6 +88,8 @@ def _check_folder(path: Path, *, allow_pickle: bool) -> None:
             )
     elif not any(name.endswith(".safetensors") for name in names):
         raise InputError(f"{str(path)!r} has a config.json but no weights (*.safetensors)")
+    check_places(path)
+    check_config(path)
 
 
 def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -> Loaded:
@@ -91,11 +102,12 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
             if getattr(config, "auto_map", None) and not remote_code:
                 raise UnsupportedError(_remote(source))
             automatic = getattr(transformers, _auto_class(config, source))
-            model = automatic.from_pretrained(
+            model, info = automatic.from_pretrained(
                 source, config=config, trust_remote_code=remote_code, dtype=torch.float32,
-                use_safetensors=None if allow_pickle else True,
+                use_safetensors=None if allow_pickle else True, output_loading_info=True,
             )  # fmt: skip
-    except UnsupportedError:
+        check_weights(model, info, source=source)
+    except NormlabError:
         raise
     except pickle.UnpicklingError:
         raise InputError(f"the pickle in {source!r} holds more than tensors; its code was not run") from None
@@ -106,7 +118,8 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
     notes = [guessed[1]] if guessed else []
     if getattr(config, "is_encoder_decoder", False):
         notes.append("the encoder alone was read; the decoder half is not traced")
-    return Loaded(name, model.eval(), _tokenizer(transformers, source, config if guessed else None), notes)
+    tokenizer = _tokenizer(transformers, source, config if guessed else None, remote_code=remote_code)
+    return Loaded(name, model.eval(), tokenizer, notes)
 
 
 def _remote(source: str) -> str:
@@ -132,12 +145,13 @@ def _auto_class(config: Any, source: str) -> str:
     return "AutoModelForMaskedLM" if saved.endswith("ForMaskedLM") else "AutoModel"
 
 
-def _tokenizer(transformers: Any, source: str, config: Any) -> Any:
+def _tokenizer(transformers: Any, source: str, config: Any, *, remote_code: bool) -> Any:
+    """Left to itself, transformers asks on the terminal whether to run a tokenizer's own code; here the answer is given."""
     known = {} if config is None else {"config": config}
     found = None
     # Many reasons to fail, one consequence: text cannot be read, token ids can.
     with quiet(), contextlib.suppress(Exception):
-        found = transformers.AutoTokenizer.from_pretrained(source, **known)
+        found = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=remote_code, **known)
     return vocabulary_tokenizer(transformers, Path(source), found)
 
 
@@ -153,15 +167,22 @@ def _load_gguf(path: Path) -> Loaded:
         require("gguf", extra="gguf", purpose="reading a GGUF file")
         try:
             with quiet(), contextlib.redirect_stderr(io.StringIO()):  # a bare tqdm in there
-                tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-                model = transformers.AutoModelForCausalLM.from_pretrained(
-                    path.parent, gguf_file=path.name, dtype=torch.float32
+                # The folder around the file is not the model's: no code of it runs.
+                here: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False}
+                config = transformers.AutoConfig.from_pretrained(path.parent, **here)
+                check_sizes(config.to_dict(), source=str(path))
+                tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **here)
+                model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                    path.parent, dtype=torch.float32, output_loading_info=True, **here
                 )
+                check_weights(model, info, source=str(path))
                 temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
                 _plain(model).save_pretrained(temporary)
                 tokenizer.save_pretrained(temporary)
                 temporary.replace(folder)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+        except NormlabError:
+            raise
+        except Exception as error:  # a reader of another library, given anything
             raise InputError(f"{path.name!r} could not be read as a GGUF model: {_first_line(error)}") from None
     loaded = _load_hf(str(folder), name=path.stem, allow_pickle=False, remote_code=False)
     loaded.bos = first_token(path, folder)

@@ -7,6 +7,7 @@ from typing import Any
 
 from normlab.config import load_yaml
 from normlab.errors import InputError
+from normlab.files import LIMITS, read_text
 from normlab.model import Transformer, TransformerConfig
 from normlab.probes.inputs.hub import Loaded
 from normlab.tasks import Text
@@ -20,7 +21,8 @@ def is_run(source: str) -> bool:
 def load_run(source: str) -> Loaded:
     """The model of a run folder. Its configuration is config.yaml itself, or the section `model` of it."""
     folder = Path(source)
-    values = load_yaml((folder / "config.yaml").read_text(encoding="utf-8"), source=str(folder / "config.yaml"))
+    text = read_text(folder / "config.yaml", what="the configuration", most=LIMITS.yaml_bytes)
+    values = load_yaml(text, source=str(folder / "config.yaml"))
     section = values.get("model", values) if isinstance(values, dict) else None
     if not isinstance(section, dict):
         raise InputError(f"{str(folder / 'config.yaml')!r} has no section 'model' that describes a Transformer")

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normlab import files
 from normlab.errors import InputError
+from normlab.files import LIMITS
 from normlab.probes.inputs.hub import Loaded, quiet
 
 MOST_UNKNOWN = 0.3  # of the tokens: a model that reads [UNK] [UNK] [UNK] is not being measured on text
@@ -17,12 +19,12 @@ SAMPLE = Path(__file__).parent / "data" / "sample.txt"
 
 
 def read_text(path: str | Path | None) -> str:
-    """A text file, or the sample that ships with the package (The Devil's Dictionary, 1911, public domain)."""
+    """A text file, or the sample that ships with the package (The Devil's Dictionary, 1911, public domain).
+
+    Of a long file the beginning (`Limits.sample_bytes`): windows are cut from there.
+    """
     place = SAMPLE if path is None else Path(path)
-    try:
-        text = place.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the text {str(place)!r}: {error}") from None
+    text = files.read_text(place, what="the text", most=LIMITS.sample_bytes, cut=True)
     if not text.strip():
         raise InputError(f"the text {str(place)!r} is empty")
     return text
@@ -30,12 +32,13 @@ def read_text(path: str | Path | None) -> str:
 
 def read_tokens(path: str | Path) -> Tensor:
     """Token ids from a JSON list, or from text with whitespace or commas between the numbers."""
+    text = files.read_text(path, what="the token ids", most=LIMITS.sample_bytes)
     try:
-        text = Path(path).read_text(encoding="utf-8")
         values = json.loads(text) if text.lstrip().startswith("[") else [int(v) for v in text.replace(",", " ").split()]
         ids = torch.tensor(values, dtype=torch.long).flatten()
-    except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
-        raise InputError(f"cannot read token ids from {str(path)!r}: {error}") from None
+    except (ValueError, TypeError, OverflowError, RuntimeError, RecursionError) as error:
+        said = str(error).strip().splitlines()
+        raise InputError(f"cannot read token ids from {str(path)!r}: {said[0] if said else 'not numbers'}") from None
     if not len(ids):
         raise InputError(f"{str(path)!r} holds no token ids")
     return ids

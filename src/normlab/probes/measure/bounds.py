@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from normlab.dynamics.scalar import scalar
+from normlab.dynamics.flow.scalar import scalar
 from normlab.probes.measure.metrics import growth_exponent as fitted_exponent
 
 

@@ -1,0 +1,78 @@
+"""Commands whose options are the fields of a request (see `experiments.request`): declared once, there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from normlab.cli._options import Device, Json
+from normlab.experiments.command import Flag, flags, from_texts, make
+from normlab.experiments.request import Request
+
+Given = Mapping[str, Any]
+"""What was typed, by the parameter's name."""
+Workers = Annotated[int, typer.Option(help="Processes at a time; 0: one a core.")]
+ExecutorName = Annotated[str, typer.Option("--executor", help="local or ray.")]
+Address = Annotated[str | None, typer.Option(help="Of a Ray cluster: auto, or host:port.")]
+SweepOut = Annotated[Path, typer.Option("--out", help="Folder of the sweep; running again continues it.")]
+
+
+def place_options(out: Path) -> list[inspect.Parameter]:
+    """Where a sweep runs."""
+    return [
+        parameter("executor", ExecutorName, "local"), parameter("address", Address, None),
+        parameter("workers", Workers, 0), parameter("device", Device, "cpu"), parameter("out", SweepOut, out),
+        parameter("json", Json, False),
+    ]  # fmt: skip
+
+
+def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def add_command(
+    app: typer.Typer,
+    request: type[Request],
+    run: Callable[[typer.Context, Given], None],
+    *,
+    name: str,
+    help: str,
+    more: Sequence[inspect.Parameter] = (),
+) -> None:
+    """A command with an option for each field of the request that is one, and `more`."""
+
+    def command(context: typer.Context, **given: Any) -> None:
+        run(context, given)
+
+    own = [_option(flag) for flag in flags(request)]
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = [context, *own, *more]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__doc__ = help
+    app.command(name)(command)
+
+
+def _option(flag: Flag) -> inspect.Parameter:
+    kind: Any = flag.kind if flag.default is not None else flag.kind | None
+    return parameter(flag.field, Annotated[kind, typer.Option(flag.name, help=flag.help)], flag.default)
+
+
+def asked(request: type[Request], given: Given) -> Request:
+    """The request that the options describe."""
+    fields = {flag.field for flag in flags(request)}
+    return make(request, from_texts(request, {key: value for key, value in given.items() if key in fields}))
+
+
+def explicit(context: typer.Context, given: Given) -> dict[str, Any]:
+    """What was really typed; the rest are defaults."""
+
+    def typed(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name != "DEFAULT"
+
+    return {name: value for name, value in given.items() if typed(name)}

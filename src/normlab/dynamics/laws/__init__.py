@@ -1,0 +1,1 @@
+"""Closed forms, and how a law is read off a curve."""

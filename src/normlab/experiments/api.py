@@ -1,0 +1,53 @@
+"""`nl.compare`, `nl.stability`, `nl.lengthgen`: experiments from Python, with the fields of their requests as arguments.
+
+    found = nl.compare(schemes=["pre_norm", "block_attn_res(blocks=4)"], depths=[12], tokens=1_000_000)
+    found.settings[0].answer
+    found.to_html("report.html")
+
+What is finished in the folder `out` already is only read, so a script that was stopped goes on when it is run again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.compare.result import Comparison
+from normlab.experiments.lengthgen.request import LengthgenRequest
+from normlab.experiments.lengthgen.result import LengthGeneralization
+from normlab.experiments.protocol import Place, experiment, run
+from normlab.experiments.request import Request
+from normlab.experiments.stability.request import StabilityRequest
+from normlab.experiments.stability.result import StabilityMap
+from normlab.results import Result
+
+
+def compare(*, out: str | Path = "runs/compare", place: Place | None = None, **request: Any) -> Comparison:
+    """Train every scheme at its own best learning rate, over seeds. `place` says on what; options: `CompareRequest`."""
+    found = _carry_out(CompareRequest(**request), out, place)
+    assert isinstance(found, Comparison)
+    return found
+
+
+def stability(*, out: str | Path = "runs/stability", place: Place | None = None, **request: Any) -> StabilityMap:
+    """How high the learning rate may go, for each warm-up, scheme and depth. Options: `StabilityRequest`."""
+    found = _carry_out(StabilityRequest(**request), out, place)
+    assert isinstance(found, StabilityMap)
+    return found
+
+
+def lengthgen(
+    *, out: str | Path = "runs/lengthgen", place: Place | None = None, **request: Any
+) -> LengthGeneralization:
+    """Train on short inputs, score on long ones. Options: `LengthgenRequest`."""
+    found = _carry_out(LengthgenRequest(**request), out, place)
+    assert isinstance(found, LengthGeneralization)
+    return found
+
+
+def _carry_out(request: Request, out: str | Path, place: Place | None) -> Result:
+    where = place or Place(Path(out), quiet=True)
+    found = run(request, where)
+    experiment(request.kind).write(found, where.out)
+    return found

@@ -1,0 +1,1 @@
+"""`normlab atlas`: schemes at initialisation, measured beside their laws."""

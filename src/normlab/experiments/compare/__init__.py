@@ -1,0 +1,1 @@
+"""`normlab compare`: which scheme should I use?"""

@@ -1,0 +1,99 @@
+"""How many steps fit into the time that a comparison is given."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from normlab.errors import ConfigError
+from normlab.experiments import timing
+from normlab.experiments.compare.request import DEFAULT_BUDGET, CompareRequest
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.runs.trainer import RunTrainer
+from normlab.experiments.shapes import seconds
+from normlab.observe.timing import interleave, one_thread
+
+PARALLEL = 0.85  # two runs on two cores share caches and memory: each is a little slower than alone
+START = 4.0  # seconds until a new worker trains: importing torch takes three of them
+RUN = 0.5  # seconds to build a run and to write its checkpoints
+FORWARD = 0.45  # of a step's time: the forward pass, on the smaller batches of what is measured
+REPEATS = 3  # steps of each scheme that are timed, after one that is not
+Times = Mapping[tuple[str, int], float]
+"""Seconds a step, by scheme and depth."""
+
+
+def settle_steps(request: CompareRequest, times: Callable[[], Times], *, workers: int) -> int:
+    """From the tokens that are asked for, or from the time: then steps are timed (`times`) on this machine."""
+    per_step = request.batch * request.length
+    if request.tokens is not None:
+        if request.tokens < per_step:
+            raise ConfigError(
+                f"tokens: {request.tokens} is less than one step of {request.batch} x {request.length} = {per_step} tokens"
+            )
+        return request.tokens // per_step
+    budget = request.budget or DEFAULT_BUDGET
+    available, known = seconds(budget), times()
+
+    def needed(steps: int) -> float:
+        return total_seconds(request, known, steps, workers=workers)
+
+    if needed(1) > available:
+        raise ConfigError(
+            f"budget: {budget} is too small for one step of each of the {request.most_runs()} runs and what is measured in "
+            f"them, which takes about {math.ceil(needed(1))} s here; give more time, or fewer schemes, rates or seeds, or a "
+            "smaller model"
+        )
+    low, high = 1, 2
+    while needed(high) <= available:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= available else (low, middle)
+    return low
+
+
+def total_seconds(request: CompareRequest, times: Times, steps: int, *, workers: int = 1) -> float:
+    """From the timing of steps to the last run: phases one after the other, each on `workers` processes.
+
+    A run takes its steps, and the forward passes of what is measured.
+    """
+    alone = []
+    for (_, depth), one in times.items():
+        measure = request.measure or HeldOut.scaled(steps=steps, batch=request.batch, depth=depth)
+        alone.append(RUN + one * (steps + FORWARD * measure.passes(depth) / request.batch))
+    steps_timed = REPEATS + 1 + 2 * (timing.ROUNDS + 1)  # before the runs and, beside the reference's, after them
+    total, started = steps_timed * sum(times.values()), 0
+    for count in request.phases():
+        runs = [one for one in alone for _ in range(count)]
+        used = min(workers, len(runs))
+        total += _makespan(runs, used, started=started)
+        started = max(started, used)
+    return total
+
+
+def _makespan(runs: Sequence[float], workers: int, *, started: int) -> float:
+    """When the last run ends, if each process takes the next one in line, and the first ones a worker that is there."""
+    if not runs:
+        return 0.0
+    slower = PARALLEL if workers > 1 else 1.0
+    ends = [one / slower + (0.0 if i < started else START) for i, one in enumerate(runs[:workers])]
+    heapq.heapify(ends)
+    for one in runs[workers:]:
+        heapq.heapreplace(ends, ends[0] + one / slower)
+    return max(ends)
+
+
+def time_steps(runs: Mapping[tuple[str, int], RunConfig], device: str = "cpu") -> dict[tuple[str, int], float]:
+    """Seconds a step of each, from a few steps on the device of the sweep, on one thread."""
+    with one_thread():
+        return {key: _time_step(config, device) for key, config in runs.items()}
+
+
+def _time_step(config: RunConfig, device: str) -> float:
+    trainer = RunTrainer(config.build(device=device), config, Path("."))  # nothing is written: `run` is not called
+    times = interleave({"step": trainer._one}, rounds=REPEATS, warmup=1)
+    return statistics.median(times["step"].wall)

@@ -1,0 +1,163 @@
+"""The fair comparison: same data and seeds for all, the learning rate tuned for each scheme, then more seeds at it.
+
+    1  every scheme x every rate, with the first seed; where the best rate is the last of the grid, the grid grows
+    2  the best rate of each scheme with the other seeds
+
+The first seed's run at the best rate is both the end of the tuning and one of the seeds; the sentences give the
+difference without it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from normlab.experiments import timing
+from normlab.experiments.compare import page, tables
+from normlab.experiments.compare.analyse import analyse, best_rate
+from normlab.experiments.compare.budget import settle_steps, time_steps
+from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.compare.result import Comparison
+from normlab.experiments.compare.terminal import show
+from normlab.experiments.executors.protocol import Executor
+from normlab.experiments.protocol import Experiment, Wave
+from normlab.experiments.request import Request
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.records import FinishedRun
+from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.shapes import round_3, run_name
+from normlab.experiments.sweep import Settled, Sweep, read_all, read_request, read_runs, unfinished
+from normlab.model import TransformerConfig
+from normlab.report import Page
+from normlab.schemes.names import label, parse_scheme
+from normlab.training import Schedule, TrainConfig
+from normlab.training.loop import AverageConfig
+
+Arm = tuple[str, int]  # scheme, depth
+
+
+class Compare(Experiment[CompareRequest, Comparison]):
+    """`normlab compare`."""
+
+    request: ClassVar[type[Request]] = CompareRequest
+    file: ClassVar[str] = "comparison.json"
+
+    def check(self, request: CompareRequest) -> None:
+        for arm in _arms(request):
+            run_of(request, arm, lr=request.lrs[0], seed=0, steps=10)
+
+    def settle(self, request: CompareRequest, executor: Executor) -> Settled:
+        def times() -> Mapping[Arm, float]:
+            runs = {arm: run_of(request, arm, lr=1e-4, seed=0, steps=10) for arm in _arms(request)}
+            return time_steps(runs, executor.device)
+
+        return {"steps": settle_steps(request, times, workers=max(1, executor.at_once))}
+
+    def plan(self, request: CompareRequest, settled: Settled, waves: int, folder: Path) -> Wave | None:
+        steps = settled["steps"]
+        if waves <= request.extend:
+            wanted = {
+                run_name(*arm, lr, 0): run_of(request, arm, lr=lr, seed=0, steps=steps)
+                for arm, rates in _grids(request, folder, waves)
+                for lr in rates
+            }
+            return Wave("tuning" if waves == 0 else "tuning, wider", wanted)
+        if waves > request.extend + 1:
+            return None
+        chosen = {arm: best_rate(found)[0] for arm, found in _tuned(folder).items()}
+        rest = {
+            run_name(*arm, lr, seed): run_of(request, arm, lr=lr, seed=seed, steps=steps)
+            for seed in range(1, request.seeds)
+            for arm, lr in chosen.items()
+        }
+        return Wave("seeds", rest)
+
+    def finish(self, request: CompareRequest, settled: Settled, sweep: Sweep) -> None:
+        steps = settled["steps"]
+        timed = [
+            (arm[0], run_of(request, arm, lr=request.lrs[0], seed=0, steps=steps))
+            for arm in sorted(_tuned(sweep.folder))
+        ]
+        timing.measure(sweep.folder, timed, device=sweep.executor.device, quiet=sweep.quiet)
+
+    def analyse(self, folders: Sequence[Path], *, baseline: str | None = None) -> Comparison:
+        requests = [read_request(folder, CompareRequest) for folder in folders]
+        notes = [
+            note
+            for folder, request in zip(folders, requests, strict=True)
+            for note in unfinished(folder, least=request.least_runs())
+        ]
+        asked = baseline or (requests[0].baseline if len(requests) == 1 else None)
+        return analyse(read_all(folders), baseline=asked, costs=timing.read_costs(folders), notes=notes)
+
+    def page(self, result: Comparison) -> Page:
+        return page.build(result)
+
+    def tables(self, result: Comparison) -> Mapping[str, str]:
+        return {"tables.md": tables.markdown(result), "cells.csv": tables.runs_csv(result.cells)}
+
+    def show(self, result: Comparison, page: Path) -> None:
+        show(result, page)
+
+
+EXPERIMENT = Compare()
+
+
+def run_of(request: CompareRequest, arm: Arm, *, lr: float, seed: int, steps: int) -> RunConfig:
+    scheme, depth = arm
+    # Shares of so few steps round to nothing: one step of warm-up is the least.
+    warmup = min(steps, max(1, round(request.warmup * steps))) if request.warmup > 0 else 0
+    return RunConfig(
+        model=TransformerConfig(
+            vocab_size=request.task.vocab_size,
+            dim=request.dim,
+            depth=depth,
+            heads=request.heads,
+            scheme=parse_scheme(scheme),
+            tie_embeddings=request.task.embedding(request.dim) is None,
+        ),
+        task=request.task,
+        train=TrainConfig(
+            steps=steps,
+            batch=request.batch,
+            length=request.length,
+            seed=seed,
+            lr=lr,
+            schedule=Schedule(kind="wsd", warmup=warmup, decay=request.decay),
+            average=AverageConfig(every=max(1, min(10, steps // 50))),
+            log_every=max(1, steps // 200),
+            checkpoint_every=max(20, steps // 5),
+        ),
+        score=request.measure or HeldOut.scaled(steps=steps, batch=request.batch, depth=depth),
+    )
+
+
+def _arms(request: CompareRequest) -> list[Arm]:
+    return [(scheme, depth) for depth in request.depths for scheme in request.schemes]
+
+
+def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple[Arm, list[float]]]:
+    """The rates to run: the grid first, then one more on the side where the best lies at the end of it."""
+    if round_ == 0:
+        for arm in _arms(request):
+            yield arm, list(request.lrs)
+        return
+    for arm, runs in _tuned(folder).items():
+        best, table = best_rate(runs)
+        rates = [rate.lr for rate in table]
+        if len(rates) < 2 or len(rates) - len(request.lrs) >= round_:  # grown this often already, in an earlier run
+            continue
+        if best == rates[-1]:
+            yield arm, [round_3(best * rates[-1] / rates[-2])]
+        elif best == rates[0]:
+            yield arm, [round_3(best * rates[0] / rates[1])]
+
+
+def _tuned(folder: Path) -> dict[Arm, list[FinishedRun]]:
+    """The finished tuning runs (first seed) of each scheme and depth; what failed is missing."""
+    found: dict[Arm, list[FinishedRun]] = {}
+    for run in read_runs(folder):
+        if run.seed == 0:
+            found.setdefault((label(run.config.model.scheme), run.config.model.depth), []).append(run)
+    return found

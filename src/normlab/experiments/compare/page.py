@@ -1,0 +1,295 @@
+"""The page of a comparison: the answer and one table, then the same picture of every scheme, theory laid over it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from normlab.experiments.compare.result import MARKS, Claim, Comparison, Curve, LayerMeans, SchemeRow, SettingResult
+from normlab.experiments.runs.records import Gaps
+from normlab.report import Page
+from normlab.report.colours import THEORY, scheme_colours
+from normlab.report.figures import Trace, figure, heatmaps, line, small_multiples
+from normlab.report.figures import theory as predicted
+from normlab.report.terminal import show
+from normlab.results import Plain, as_row, flat, page_of
+
+BYTES = 2**20
+Line = dict[str, Plain]
+Draw = Callable[[SchemeRow], list[Trace]]
+Of = Callable[[LayerMeans], Gaps | None]
+
+
+@page_of.register
+def build(result: Comparison) -> Page:
+    settings = result.settings
+    names = sorted({found.scheme for s in settings for found in s.schemes})
+    page = Page("Which scheme should I use?", subtitle=f"normlab compare: {', '.join(names)}")
+    for note in result.notes:
+        page.text(note, style="warn")
+    for setting, name in zip(settings, names_of(settings), strict=True):
+        _setting(page, setting, name)
+    page.heading("Every run")
+    rows = [flat(run) for run in result.cells]
+    page.csv(rows, name="cells", caption=f"all {len(rows)} runs, with their learning rates, seeds and costs")
+    return page
+
+
+def summary_rows(setting: SettingResult) -> list[Line]:
+    """The one table: quality with its interval, and cost beside it."""
+    base = setting.reference
+    rows: list[Line] = []
+    for row in setting.schemes:
+        test, is_base = row.difference, row is base
+        reach = None if row.low is None or row.high is None else (row.high - row.low) / 2
+        rows.append({
+            "scheme": row.scheme, "loss": row.mean, "± 95 %": reach,
+            f"vs {setting.baseline}": None if is_base else test.mean,
+            "p (Holm)": None if is_base else test.adjusted if test.adjusted is not None else test.p,
+            "diverged": row.diverged, "best lr": row.lr,
+            "step time": None if row.cost is None else round(row.cost.time, 3),
+            "saved MB": None if row.activation_bytes is None else round(row.activation_bytes / BYTES, 1),
+            "params (M)": round(row.parameters / 1e6, 3), "MFLOP a token": round(row.flops_per_token / 1e6, 2),
+        })  # fmt: skip
+    for key in ("diverged", "step time"):
+        if not any(line[key] for line in rows):
+            rows = [{k: v for k, v in line.items() if k != key} for line in rows]
+    return rows
+
+
+def more_rows(setting: SettingResult) -> list[Line]:
+    """What the one table has no room for."""
+    rows: list[Line] = []
+    for row in setting.schemes:
+        speed, cost, reached = row.tokens_per_second, row.cost, row.reached_baseline
+        rows.append({
+            "scheme": row.scheme, "seeds": len(row.losses), "lost at lr x2": row.lost_at_twice_lr,
+            "rate": "" if row.at_edge is None else f"{row.at_edge} tried",
+            "steps to baseline": row.steps_to_baseline, "seeds that got there": f"{reached[0]} of {reached[1]}",
+            "vs baseline, fresh seeds": row.without_tuning_seed,
+            "step time, quartiles": "" if cost is None else f"{cost.low:.2f} to {cost.high:.2f}",
+            "tokens/s": None if speed is None else round(speed),
+            "peak MB": None if row.peak_bytes is None else round(row.peak_bytes / BYTES),
+            "scheme's parameters": row.scheme_parameters,
+        })  # fmt: skip
+    return rows
+
+
+def names_of(settings: Sequence[SettingResult]) -> list[str]:
+    """What tells settings apart: nothing, the depth, the width too; a number where that is not enough."""
+    shapes = [s.setting for s in settings]
+    depths = [f"{s.depth} layers" for s in shapes]
+    widths = [f"{s.depth} layers of width {s.dim}" for s in shapes]
+    numbered = [f"{name}, {i}" for i, name in enumerate(widths, 1)]
+    return next((found for found in ([""] * len(shapes), depths, widths) if len(set(found)) == len(shapes)), numbered)
+
+
+def _setting(page: Page, setting: SettingResult, name: str) -> None:
+    shape, rows = setting.setting, setting.schemes
+    tag = "" if not name else f" ({name})"
+    slug = "".join(f"-{word}" for word in re.findall(r"[a-z0-9]+", name))
+    page.heading(f"The answer{tag}")
+    for sentence in setting.answer:
+        page.text(sentence, style="lead")
+    known = shape.context_free_loss
+    floor = (
+        "" if known is None else f" No model that ignores the context gets below {known:.3f} on these held-out data."
+    )
+    page.table(
+        summary_rows(setting),
+        name=f"summary{slug}",
+        caption="Held-out loss (nats per token) at the best learning rate of each scheme, and its cost. Step time: of a "
+        "training step, over the baseline's.",
+    )
+    page.text(
+        f"{shape.steps} steps of {shape.batch} x {shape.length} tokens from {shape.data}; {shape.schedule} schedule, "
+        f"{shape.warmup} steps of warm-up.{floor} Differences are paired by seed (same data, same order). Rates are "
+        "chosen on seed 0, which is one of the seeds; the second table has the difference without it. Shapes are the same "
+        "for all schemes; what a scheme adds in parameters and arithmetic counts as its cost. Step times are of steps in "
+        "turn with pre_norm's, on one thread, each scheme beside it; saved MB are the activations that autograd "
+        "keeps for one step; peak MB is a worker's whole process.",
+        style="note",
+    )
+    page.table(more_rows(setting), name=f"more{slug}", caption="Tuning, and more of the cost.")
+    for name, text in setting.statements.items():
+        row = next(r for r in rows if r.scheme == name)
+        test = row.difference
+        style = "good" if test.lower else "warn" if test.higher else "note"
+        page.text(text, style="bad" if row.mean is None else style if name != setting.baseline else "note")
+    _claims(page, setting, tag, slug)
+    alive = [row for row in rows if any(row.layers[mark].magnitude for mark in MARKS)]
+    _training(page, setting, tag)
+    _layers(page, alive, shape.depth, tag)
+    _downloads(page, alive, slug)
+
+
+def _claims(page: Page, setting: SettingResult, tag: str, slug: str) -> None:
+    if not setting.claims:
+        return
+    page.heading(f"Claims of the field, as measured{tag}")
+    page.table(
+        [claim_row(claim) for claim in setting.claims],
+        name=f"claims{slug}",
+        caption="At the end of training. Confirmed or refuted: the 95 % interval over seeds excludes zero, or the limit "
+        "that is named (t-test, not adjusted for the number of claims). Undecided otherwise.",
+    )
+
+
+def _training(page: Page, setting: SettingResult, tag: str) -> None:
+    rows, base = setting.schemes, setting.baseline
+    page.heading(f"Training{tag}")
+    colours = scheme_colours(row.scheme for row in rows)
+    rates = [
+        line(
+            [r.lr for r in row.rates],
+            [r.mean for r in row.rates],
+            row.scheme,
+            colours[row.scheme],
+            mode="lines+markers",
+        )
+        for row in rows
+    ]
+    drawn = figure(rates, x="learning rate", y="held-out loss", log_x=True)
+    page.figure(drawn, caption="Held-out loss against the learning rate (seed 0). A gap: the run diverged. The flatter the "
+                "bottom, the less the rate matters.")  # fmt: skip
+    curves = {row.scheme: _curves(row.curve, "this scheme", colours[row.scheme]) for row in rows}
+    for name, traces in curves.items():
+        if name != base:
+            traces[:0] = _curves(setting.reference.curve, base, THEORY)
+    drawn, height = small_multiples(curves, x="step", y="held-out loss")
+    page.figure(drawn, height=height, caption=f"Held-out loss while training, a line per seed; grey: {base}.")
+    gaps = {
+        row.scheme: [line([p[0] for p in gap], [p[1] for p in gap], f"seed {s}", int(s))
+                        for s, gap in row.decay_gap.seeds.items()]
+        for row in rows if row.scheme != base
+    }  # fmt: skip
+    if gaps:
+        drawn, height = small_multiples(gaps, x="step", y=f"loss - {base}'s")
+        page.figure(
+            drawn, height=height, caption=f"The gap to {base} through the decay of the learning rate, a line per seed."
+        )
+
+
+def _curves(curves: Mapping[int, Curve], name: str, colour: str) -> list[Trace]:
+    return [line(c.step, c.loss, name, colour, width=1.5) for c in curves.values()]
+
+
+def _layers(page: Page, rows: Sequence[SchemeRow], depth: int, tag: str) -> None:
+    page.heading(f"What the layers do{tag}")
+    page.text("Means over seeds, at the start, in the middle and at the end of training. Dotted: theory.", style="note")
+
+    def draw(of: Of, y: str, caption: str, *, x: str = "branch", log: bool = False, theory: Draw | None = None) -> None:
+        panels = {}
+        for row in rows:
+            lines = [line(range(len(v)), v, mark, i) for i, mark in enumerate(MARKS) if (v := of(row.layers[mark]))]
+            lines += theory(row) if theory else []
+            if lines:
+                panels[row.scheme] = lines
+        if panels:
+            drawn, height = small_multiples(panels, x=x, y=y, log_y=log)
+            page.figure(drawn, height=height, caption=caption)
+
+    draw(
+        lambda found: found.magnitude, "rms of the stream", "Magnitude of what each branch reads, before its norm; the last "
+        "point is what the head reads. Dotted: the scheme's law for independent variance-preserving branches, shape only "
+        "(scaled to the start). Dashed: what the measured outputs would sum to if they were orthogonal, at the end.",
+        log=True, theory=_growth_theory,
+    )  # fmt: skip
+    draw(lambda found: found.output, "rms of the output", "Magnitude of what each branch adds.", log=True)
+    draw(
+        lambda found: found.contribution, "output / stream", "What a branch adds, relative to what it reads.", log=True,
+        theory=_contribution_theory,
+    )  # fmt: skip
+    draw(
+        lambda found: found.gradient_share, "share of the gradient norm", "Where the gradient is. Dotted: Xiong et al.'s law "
+        "at the start: (2/3)^((L-l)/2) for Post-Norm, flat for Pre-Norm.", x="layer",
+        theory=lambda row: _gradient_theory(row, depth),
+    )  # fmt: skip
+    draw(
+        lambda found: found.block_influence, "1 - cos(in, out)", "Block influence: how far a layer turns the stream.",
+        x="layer",
+    )  # fmt: skip
+    draw(
+        lambda found: found.token_cosine, "mean cosine of two tokens",
+        "Cosine collapse: near 1, the tokens of a sequence are all alike.",
+    )  # fmt: skip
+    draw(lambda found: found.skip, "loss added", "Loss added by skipping one layer.", x="layer")
+    draw(lambda found: found.prune, "loss", "Loss after removing the k least useful layers.", x="layers removed")
+    mixings = {row.scheme: m for row in rows if (m := row.layers["end"].mixing)}
+    if mixings:
+        drawn, height = heatmaps(
+            {k: [[v if v is None else abs(v) for v in r] for r in m] for k, m in mixings.items()}, x="source", y="read"
+        )
+        page.figure(drawn, height=height, caption="Depth mixing at the end of training: |M[l, i]|, how much of source i "
+                    "(0: the embedding) read l holds. Schemes that norm the stream itself have no such matrix.")  # fmt: skip
+
+
+def _growth_theory(row: SchemeRow) -> list[Trace]:
+    lines: list[Trace] = []
+    law, measured = row.law, row.layers["start"].magnitude
+    # A stream without a norm may overflow on its first pass: there are gaps then, and no law to scale.
+    known = [value for value in measured or () if value is not None and value > 0]
+    shape = [math.sqrt(value) for value in law if isinstance(value, float) and value > 0]
+    if measured and len(known) == len(measured) and len(shape) == len(law):
+        scale = math.exp(sum(math.log(m / s) for m, s in zip(known, shape, strict=True)) / len(shape))
+        lines.append(predicted(range(len(shape)), [scale * s for s in shape], "law at the start"))
+    independent = row.layers["end"].independent
+    if independent:
+        lines.append(predicted(range(len(independent)), independent, "end, if orthogonal", dash="dash"))
+    return lines
+
+
+def _contribution_theory(row: SchemeRow) -> list[Trace]:
+    """For schemes that add to one stream: sqrt of what the law adds, over sqrt of what is there."""
+    law = [value for value in row.law if isinstance(value, float)]
+    if len(law) < len(row.law) or any(b <= a for a, b in pairwise(law)):
+        return []
+    shares = [math.sqrt((b - a) / a) for a, b in pairwise(law)]
+    return [predicted(range(len(shares)), shares, "law at the start")]
+
+
+def _gradient_theory(row: SchemeRow, depth: int) -> list[Trace]:
+    power = {"post_norm": 2 / 3, "pre_norm": 1.0}.get(row.name)
+    if power is None:
+        return []
+    sizes = [power ** ((depth - l) / 2) for l in range(1, depth + 1)]
+    return [predicted(range(depth), [s / sum(sizes) for s in sizes], "law at the start")]
+
+
+def _downloads(page: Page, rows: Sequence[SchemeRow], slug: str) -> None:
+    table: list[Line] = []
+    for row in rows:
+        for mark in MARKS:
+            measured = as_row(row.layers[mark])
+            lists = {k: v for k, v in measured.items() if isinstance(v, list) and v and k != "mixing"}
+            for index in range(max((len(v) for v in lists.values()), default=0)):
+                values = {k: v[index] if index < len(v) else None for k, v in lists.items()}
+                table.append({"scheme": row.scheme, "when": mark, "index": index, **values})
+    page.csv(table, name=f"layers{slug}", caption="every value of the pictures of layers")
+    curves = [
+        {"scheme": row.scheme, "lr": row.lr, "seed": seed, "step": step, "loss": loss}
+        for row in rows
+        for seed, curve in row.curve.items()
+        for step, loss in zip(curve.step, curve.loss, strict=True)
+    ]
+    page.csv(curves, name=f"training{slug}", caption="the held-out loss while training, every seed")
+    mixing = [
+        {"scheme": row.scheme, "read": read, "source": source, "weight": weight}
+        for row in rows
+        for read, weights in enumerate(row.layers["end"].mixing or ())
+        for source, weight in enumerate(weights[: read + 1])
+    ]
+    if mixing:
+        page.csv(mixing, name=f"mixing{slug}", caption="the depth-mixing matrices at the end of training")
+
+
+def claim_row(claim: Claim) -> Line:
+    reach = "" if claim.low is None else f" ({show(claim.low)} to {show(claim.high)})"
+    reason = f"; {claim.reason}" if claim.reason else ""
+    return {
+        "claim": claim.claim, "verdict": claim.verdict, "seeds": claim.n,
+        "mean (95 %)": "-" if claim.mean is None else f"{show(claim.mean)}{reach}",
+        "the number": f"{claim.number}{reason}",
+    }  # fmt: skip

@@ -1,0 +1,72 @@
+"""What is compared, and how long for."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
+
+from normlab.errors import ConfigError, canonical, unknown
+from normlab.experiments.request import option
+from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.shapes import GridRequest, round_3
+
+DEFAULT_BUDGET = "10m"
+
+
+class CompareRequest(GridRequest):
+    """`tokens` is per run; `budget` is the time of the whole comparison."""
+
+    what: ClassVar[str] = "comparison"
+    kind: ClassVar[str] = "compare"
+    grows: ClassVar[tuple[str, ...]] = ("schemes", "depths", "seeds")
+
+    schemes: tuple[str, ...] = option(
+        ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res"),
+        "Names with commas, options in brackets: block_attn_res(blocks=4); a family; or all.",
+    )
+    budget: str | None = option(None, f"Time of the whole comparison: 90s, 10m, 2h (default: {DEFAULT_BUDGET}).")
+    tokens: int | None = option(None, "Training tokens of each run, instead of a time.", ge=1)
+    seeds: int = option(2, "Seeds of each scheme at its best rate.", ge=1)
+    lrs: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "Learning rates to tune over, with commas.")
+    baseline: str | None = option(None, "What the others are compared with (default: pre_norm, or the first).")
+    extend: int = Field(default=1, ge=0, description="how often the grid of rates may grow where its last is the best")
+    warmup: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
+    decay: float = Field(default=0.3, gt=0, le=1, description="share of the steps")
+    measure: HeldOut | None = Field(default=None, description="null: sizes that suit the length of the runs")
+
+    @field_validator("lrs")
+    @classmethod
+    def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
+        if not rates or any(not rate > 0 for rate in rates):
+            raise ValueError(f"learning rates are positive numbers, but got {list(rates)}")
+        return tuple(sorted({round_3(rate) for rate in rates}))
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if self.tokens is not None and self.budget is not None:
+            raise ValueError("give either tokens (of each run) or a time budget (of the whole comparison), not both")
+        if self.baseline is not None:
+            pick_baseline(list(self.schemes), self.baseline)
+        return self
+
+    def phases(self) -> list[int]:
+        """How many runs each scheme and depth has at most in what is run one after the other."""
+        wider = [1] * self.extend if len(self.lrs) > 1 else []
+        return [len(self.lrs), *wider, self.seeds - 1]
+
+    def most_runs(self) -> int:
+        return len(self.schemes) * len(self.depths) * sum(self.phases())
+
+    def least_runs(self) -> int:
+        return len(self.schemes) * len(self.depths) * (len(self.lrs) + self.seeds - 1)
+
+
+def pick_baseline(names: list[str], asked: str | None) -> str:
+    if asked is not None:
+        found = [name for name in names if canonical(asked) in (name, name.partition("(")[0])]
+        if not found:
+            raise ConfigError(unknown("baseline", asked, names))
+        return found[0]
+    return "pre_norm" if "pre_norm" in names else names[0]

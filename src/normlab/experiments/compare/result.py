@@ -1,0 +1,252 @@
+"""A comparison as types. Everything that is printed, drawn or written comes from these fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from normlab.experiments.runs.records import FinishedRun, Gaps, LayerRecord, Numbers
+from normlab.experiments.timing import RelativeCost
+from normlab.results import Plain, Result
+from normlab.schemes.names import label
+from normlab.stats import Paired
+
+MARKS = ("start", "middle", "end")
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run on one line."""
+
+    cell: str
+    scheme: str
+    depth: int
+    lr: float
+    warmup: int
+    seed: int
+    steps: int
+    loss: float | None
+    status: str
+    grad_norm: float | None
+    seconds: float
+    validation: float | None
+    context_free_loss: float | None
+    tokens: int | None
+    tokens_per_second: float | None
+    clock: str | None
+    parameters: int | None
+    scheme_parameters: int | None
+    flops_per_token: float | None
+    activation_bytes: int | None
+    peak_bytes: int | None
+    device: str | None
+    threads: int | None
+    commit: str | None
+    scheme_flops_per_token: float
+
+    @classmethod
+    def of(cls, run: FinishedRun) -> RunRow:
+        train, model, found = run.config.train, run.config.model, run.summary
+        return cls(
+            cell=run.name, scheme=label(model.scheme), depth=model.depth, lr=train.lr, warmup=train.schedule.warmup,
+            seed=train.seed, steps=train.steps, loss=run.loss, status=found.status, grad_norm=found.grad_norm,
+            seconds=found.seconds, validation=found.validation, context_free_loss=run.floor, tokens=found.tokens,
+            tokens_per_second=found.tokens_per_second, clock=found.clock, parameters=found.parameters,
+            scheme_parameters=found.scheme_parameters, flops_per_token=found.flops_per_token,
+            activation_bytes=found.activation_bytes, peak_bytes=found.peak_bytes, device=found.device,
+            threads=found.threads, commit=found.commit, scheme_flops_per_token=scheme_flops(run),
+        )  # fmt: skip
+
+
+def scheme_flops(run: FinishedRun) -> float:
+    """A training step's arithmetic of the scheme itself, per token; runs record that of branches and head."""
+    return 3 * run.config.model.scheme.mixing_flops(run.config.model.frame())
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """One learning rate of the tuning: the mean over the seeds that every rate has; None where one diverged."""
+
+    lr: float
+    mean: float | None
+    seeds: int
+    diverged: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The held-out loss while training."""
+
+    step: list[int]
+    loss: Numbers
+    decay_start: int
+
+
+@dataclass(frozen=True)
+class LayerMeans:
+    """Means over seeds, entry by entry (see `LayerRecord`); the mixing matrix is the first seed's."""
+
+    magnitude: Gaps | None
+    output: Gaps | None
+    contribution: Gaps | None
+    token_cosine: Gaps | None
+    block_influence: Gaps | None
+    gradient_share: Gaps | None
+    skip: Gaps | None
+    prune: Gaps | None
+    independent: Gaps | None
+    mixing: list[Numbers] | None
+
+
+@dataclass(frozen=True)
+class DecayGap:
+    """The gap to the baseline through the decay of the learning rate: by seed, (step, loss - the other's)."""
+
+    test: Paired
+    seeds: Mapping[int, list[tuple[int, float]]]
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """The held-out loss of averaged weights, mean over seeds."""
+
+    ema: float | None
+    bema: float | None
+
+
+@dataclass(frozen=True)
+class SchemeRuns:
+    """What the runs of one scheme say by themselves."""
+
+    scheme: str
+    lr: float
+    rates: list[RateRow]
+    at_edge: str | None
+    lr_fit: float | None
+    lost_at_twice_lr: float | None
+    losses: Mapping[int, float | None]
+    diverged: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    averaged: Averaged
+    clock: str
+    tokens_per_second: float | None
+    activation_bytes: int | None
+    peak_bytes: float | None
+    parameters: int
+    scheme_parameters: int | None
+    flops_per_token: float
+    curve: Mapping[int, Curve]
+    layers: Mapping[str, LayerMeans]
+    per_seed: Mapping[int, LayerRecord | None]
+    law: list[float | tuple[float, float] | None]
+    period: int | None
+    learned: bool | None = None
+    cost: RelativeCost | None = None
+
+    @property
+    def name(self) -> str:
+        """Without its options."""
+        return self.scheme.partition("(")[0]
+
+
+@dataclass(frozen=True)
+class SchemeRow(SchemeRuns):
+    """The same, beside the baseline."""
+
+    difference: Paired = field(default_factory=lambda: Paired(0, None))
+    without_tuning_seed: float | None = None
+    parameters_ratio: float = 1.0
+    steps_to_baseline: float | None = None
+    reached_baseline: tuple[int, int] = (0, 0)
+    decay_gap: DecayGap = field(default_factory=lambda: DecayGap(Paired(0, None), {}))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the field: a number over seeds, and whether it confirms what is claimed."""
+
+    claim: str
+    number: str
+    values: Numbers
+    verdict: str
+    reason: str
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    adjusted: float | None
+    significant: bool
+
+    @classmethod
+    def of(
+        cls,
+        claim: str,
+        number: str,
+        values: Numbers,
+        *,
+        test: Paired,
+        verdict: str,
+        reason: str = "",
+        margin: float = 0.0,
+    ) -> Claim:
+        """`test` is of the values less the margin; what is shown is not."""
+        mean, low, high = (None if v is None else v + margin for v in (test.mean, test.low, test.high))
+        return cls(
+            claim, number, values, verdict, reason, test.n, mean, low, high, test.p, test.adjusted, test.significant
+        )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the compared runs share."""
+
+    depth: int
+    dim: int
+    heads: int
+    task: Mapping[str, Plain]
+    steps: int
+    tokens: int
+    batch: int
+    length: int
+    warmup: int
+    schedule: str
+    decay_start: int
+    context_free_loss: float | None
+
+    @property
+    def data(self) -> str:
+        """The task in words."""
+        name = self.task.get("task")
+        return str(self.task.get("path") or ("the text that ships with normlab" if name == "text" else name))
+
+
+@dataclass(frozen=True)
+class SettingResult:
+    """One setting: its table, what each scheme's numbers support, the claims, the answer."""
+
+    setting: Setting
+    baseline: str
+    schemes: list[SchemeRow]
+    statements: Mapping[str, str]
+    claims: list[Claim]
+    answer: list[str]
+
+    @property
+    def reference(self) -> SchemeRow:
+        return next(row for row in self.schemes if row.scheme == self.baseline)
+
+
+@dataclass(frozen=True)
+class Comparison(Result):
+    """Every setting and every run; `notes` say what the sweeps lack."""
+
+    schema: ClassVar[int] = 1
+
+    notes: list[str]
+    settings: list[SettingResult]
+    cells: list[RunRow]
+    kind: str = "compare"

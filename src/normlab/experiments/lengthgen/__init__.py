@@ -1,0 +1,1 @@
+"""`normlab lengthgen`: does it generalize beyond the training length?"""

@@ -1,0 +1,177 @@
+"""`RunConfig`: everything that decides a run. `config.yaml` in its folder is this, whole.
+
+Two older formats are read as well: cells of a comparison (`measure`) and runs of a length experiment (`test_lengths`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
+
+from normlab.config import Config
+from normlab.errors import ConfigError
+from normlab.experiments.request import AnyTask, shipped_text
+from normlab.experiments.runs.score import ByLength, HeldOut
+from normlab.model import Transformer, TransformerConfig
+from normlab.tasks import Task
+from normlab.training import TrainConfig
+
+FORMAT = 2
+
+
+class RunConfig(Config):
+    """One run: model, task, training, and how it is judged."""
+
+    what: ClassVar[str] = "run"
+
+    format: int = FORMAT
+    model: TransformerConfig
+    task: AnyTask = Field(default_factory=shipped_text)
+    train: TrainConfig = TrainConfig()
+    score: HeldOut | ByLength = Field(default=HeldOut(), discriminator="kind")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older(cls, values: Any) -> Any:
+        return upgraded(values) if isinstance(values, dict) else values
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: int) -> int:
+        if value != FORMAT:
+            raise ValueError(f"the run has the format {value}, and this normlab writes {FORMAT}")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.model.tie_embeddings and self.task.embedding(self.model.dim) is not None:
+            raise ValueError(
+                f"model.tie_embeddings: {self.task.name!r} brings its own embedding, so this must be false"
+            )
+        if self.model.vocab_size < self.task.vocab_size:
+            raise ValueError(
+                f"model.vocab_size: {self.model.vocab_size} is less than the {self.task.vocab_size} tokens of the task"
+            )
+        if isinstance(self.score, ByLength):
+            self._lengths_fit(self.score)
+        return self
+
+    def _lengths_fit(self, score: ByLength) -> None:
+        self.task.check(self.train.batch, self.train.length)
+        for length in score.lengths:
+            self.scored.held_out().check(score.count, length)
+        if self.scored.vocab_size != self.task.vocab_size:
+            raise ValueError(
+                f"score.task: {self.scored.vocab_size} tokens are not the {self.task.vocab_size} of the training task"
+            )
+        longest = max(*score.lengths, self.train.length)
+        if self.model.positions == "learned" and longest > self.model.max_length:
+            raise ValueError(
+                f"score.lengths: {longest} is beyond the table of {self.model.max_length} learned positions; shorten it, "
+                "raise model.max_length, or take rope, nope or sinusoidal positions"
+            )
+        if self.model.vocab_size != self.task.vocab_size:
+            raise ValueError(
+                f"model.vocab_size: {self.model.vocab_size} is not the {self.task.vocab_size} of the task {self.task.name!r}"
+            )
+
+    @property
+    def scored(self) -> Task:
+        """What a run by length is scored on."""
+        return self.score.task if isinstance(self.score, ByLength) and self.score.task is not None else self.task
+
+    @property
+    def held_out(self) -> HeldOut:
+        if not isinstance(self.score, HeldOut):
+            raise ConfigError(f"score.kind: this run is scored {self.score.kind!r}, and 'held_out' is needed here")
+        return self.score
+
+    def check(self) -> None:
+        """Draw a sequence of each kind, and raise if there is none, or if it does not fit the model."""
+        length, model = self.train.length, self.model
+        self.task.sample(1, length, torch.Generator())
+        self.task.held_out().sample(1, length, torch.Generator(), law=self.task.targets == "exact")
+        if model.positions == "learned" and length > model.max_length:
+            raise ConfigError(
+                f"train.length: {length} is beyond the {model.max_length} learned positions; shorten it, or raise "
+                "model.max_length"
+            )
+
+    # -- when to look ------------------------------------------------------------------------------------------------
+    def validation_steps(self) -> set[int]:
+        """Evenly spread, and where a final decay begins: the gap between schemes is followed through it."""
+        steps, count = self.train.steps, self.held_out.validations
+        found = {round(steps * k / count) for k in range(1, count + 1)}
+        if self.train.schedule.kind == "wsd":
+            found.add(self.decay_start)
+        return {step for step in found if step > 0}
+
+    def layer_steps(self) -> set[int]:
+        return {round(self.train.steps * share) for share in self.held_out.layers}
+
+    @property
+    def decay_start(self) -> int:
+        schedule, steps = self.train.schedule, self.train.steps
+        return max(schedule.warmup, round(steps * (1 - schedule.decay))) if schedule.kind == "wsd" else schedule.warmup
+
+    @property
+    def held_out_batch(self) -> int:
+        return max(self.train.batch, self.held_out.layer_sequences)
+
+    # -- how much, and what is shared --------------------------------------------------------------------------------
+    @property
+    def tokens_a_step(self) -> int:
+        return self.train.batch * self.train.length * self.train.accumulate
+
+    @property
+    def work(self) -> float:
+        """Tokens x layers: what a run costs, up to a factor that the runs of a sweep share but for the scheme."""
+        return float(self.train.steps * self.tokens_a_step * self.model.depth)
+
+    def setting(self) -> str:
+        """What the runs that are compared with each other share: all but the scheme, the learning rate and the seed."""
+        return setting_of(self.to_dict())
+
+    def build(self, *, device: str = "cpu") -> Transformer:
+        """The model as it is before the first step; the global random state is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            return self.build_seeded(device=device)
+
+    def build_seeded(self, *, device: str = "cpu") -> Transformer:
+        """The same, and training goes on with the random state behind it. Same seed: the same branches where the init
+        agrees."""
+        torch.manual_seed(self.train.seed)
+        model = Transformer(self.model)
+        own = self.task.embedding(self.model.dim)
+        if own is not None:
+            model.replace_embedding_(own)
+        return model.to(device)
+
+
+def setting_of(values: Mapping[str, Any]) -> str:
+    """`RunConfig.setting` of plain values, of any format that is read."""
+    values = upgraded(values)
+    kept = {key: dict(part) if isinstance(part, dict) else part for key, part in values.items()}
+    kept["model"].pop("scheme", None)
+    for key in ("lr", "seed"):
+        kept["train"].pop(key, None)
+    return json.dumps(kept, sort_keys=True)
+
+
+def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values of an older format in today's words."""
+    found = dict(values)
+    if "measure" in found and "score" not in found:
+        measure = found.pop("measure")
+        found["score"] = {"kind": "held_out", **measure} if isinstance(measure, dict) else measure
+        if found.get("format", 1) == 1:
+            found["format"] = FORMAT
+    if "test_lengths" in found and "score" not in found:
+        score = {"lengths": found.pop("test_lengths"), "count": found.pop("test_count", 256)}
+        found["score"] = {"kind": "by_length", **score, "task": found.pop("test_task", None)}
+    return found

@@ -1,0 +1,1 @@
+"""`normlab stability`: where is training stable?"""

@@ -1,0 +1,117 @@
+"""The page of a stability map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from normlab.experiments.compare.page import Line, claim_row
+from normlab.experiments.stability.result import Point, Region, StabilityMap
+from normlab.report import Page, console, table
+from normlab.report.colours import BAD, MUTED
+from normlab.report.figures import Trace, small_multiples
+from normlab.report.tables import markdown_table
+from normlab.results import flat, page_of
+
+PAGE_ONLY = ("unstable from", "gradient spikes")
+
+
+@page_of.register
+def build(result: StabilityMap) -> Page:
+    page = Page("Where is training stable?", subtitle="normlab stability: learning rate x warm-up")
+    for note in result.notes:
+        page.text(note, style="warn")
+    page.heading("The answer")
+    for sentence in result.statements:
+        page.text(sentence, style="lead" if len(result.statements) <= 4 else "")
+    page.table(summary_rows(result), name="regions", caption="The edge is bracketed: stable at the one rate, unstable at the "
+               "other. Learns: below the loss of single tokens. Usable: within 0.1 nats of the scheme's best.")  # fmt: skip
+    if result.claims:
+        page.table([claim_row(claim) for claim in result.claims], name="claims", caption="Tested over seeds.")
+    page.heading("The maps")
+    panels = {", ".join(filter(None, (r.scheme, f"{r.depth} layers", r.map))): _points(r) for r in result.regions}
+    figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up", hover="closest")
+    for key in list(figure["layout"]):
+        if key.startswith("xaxis"):
+            figure["layout"][key]["type"] = "log"
+        if key.startswith("yaxis"):
+            figure["layout"][key]["type"] = "category"
+    figure["layout"]["coloraxis"] = {
+        "colorscale": "Viridis",
+        "reversescale": True,
+        "colorbar": {"title": {"text": "loss"}},
+    }
+    page.figure(
+        figure,
+        height=height + 40,
+        caption="Circles: stable, coloured by the held-out loss; diamonds: stable, but in at least one seed nothing was "
+        "learned beyond the frequency of tokens. Crosses: unstable in at least one seed. Denser where the edges are.",
+    )
+    page.table([{"a run is": word, "if": text} for word, text in result.criteria.items()], name="criteria")
+    page.heading("Every run")
+    rows = [flat(run) for run in result.cells]
+    page.csv(rows, name="cells", caption=f"all {len(rows)} runs with their verdicts and gradient spikes")
+    return page
+
+
+def summary_rows(result: StabilityMap) -> list[Line]:
+    return [
+        {"scheme": region.scheme, "layers": region.depth,
+         **({"map": region.map} if region.map else {}), "warm-up": line.warmup, "stable to": line.edge,
+         "unstable from": line.unstable_from, "best loss": line.best_loss,
+         "learns to": line.learns_up_to,
+         "usable": f"{line.usable[0]:.3g} to {line.usable[1]:.3g}" if line.usable else "-",
+         "gradient spikes": round(sum(p.gradient_spikes for p in line.points) / len(line.points), 1),
+         "widest": "<-" if line.warmup == region.widest else ""}
+        for region in result.regions for line in region.warmups
+    ]  # fmt: skip
+
+
+def markdown(result: StabilityMap) -> str:
+    """What a repository keeps of a map: the sentences, the edges, the claims."""
+    parts = [
+        *result.notes,
+        "\n".join(f"- {sentence}" for sentence in result.statements),
+        markdown_table(summary_rows(result)),
+    ]
+    if result.claims:
+        parts.append(markdown_table([claim_row(claim) for claim in result.claims]))
+    return "\n\n".join(parts) + "\n"
+
+
+def show(result: StabilityMap, page: Path) -> None:
+    """The sentences, the table and the claims, in a terminal."""
+    screen = console()
+    for note in result.notes:
+        screen.print(note, style="yellow", markup=False)
+    for sentence in result.statements:
+        screen.print(sentence, markup=False)
+    rows = summary_rows(result)
+    screen.print(table(rows, columns=[name for name in rows[0] if name not in PAGE_ONLY]))
+    for claim in result.claims:
+        mean = "no seed" if claim.mean is None else f"{claim.mean:+.3g} {claim.number}, n = {claim.n}"
+        why = f"; {claim.reason}" if claim.reason else ""
+        screen.print(f"{claim.verdict:>9}: {claim.claim} ({mean}{why})", markup=False)
+    screen.print(f"\nReport: {page}", markup=False)
+
+
+def _points(region: Region) -> list[Trace]:
+    kinds: dict[str, tuple[str, Callable[[Point], bool]]] = {
+        "learns": ("circle", lambda p: p.stable and p.learned),
+        "flat": ("diamond", lambda p: p.stable and not p.learned),
+        "unstable": ("x", lambda p: not p.stable),
+    }
+    traces: list[Trace] = []
+    for name, (symbol, belongs) in kinds.items():
+        found = [(p, line.warmup) for line in region.warmups for p in line.points if belongs(p)]
+        texts = [f"{', '.join(p.verdicts)}; {p.gradient_spikes:.0f} gradient spikes" for p, _ in found]
+        marker: Trace = {"size": 13, "symbol": symbol, "color": BAD if name == "unstable" else MUTED}
+        common: Trace = {"type": "scatter", "mode": "markers", "name": name}
+        # The legend cannot draw a mark that is coloured by a scale: it gets one of its own.
+        traces.append({**common, "x": [None], "y": [None], "marker": marker})
+        if name != "unstable":
+            texts = [f"loss {p.loss:.3f}; {text}" for (p, _), text in zip(found, texts, strict=True)]
+            marker = {**marker, "color": [p.loss for p, _ in found], "coloraxis": "coloraxis"}
+        xs, ys = [p.lr for p, _ in found], [str(w) for _, w in found]
+        traces.append({**common, "x": xs, "y": ys, "text": texts, "marker": marker, "showlegend": False})
+    return traces

@@ -1,0 +1,1 @@
+"""Looking at a model: one portrait of its residual path, one timer. Everything above observes with these."""

@@ -1,0 +1,29 @@
+"""Rows of a comparison from made-up losses."""
+
+from dataclasses import fields
+
+from normlab.experiments.compare.result import Averaged, SchemeRow, Setting
+from normlab.stats import Paired, paired
+
+BLANK = dict.fromkeys(f.name for f in fields(SchemeRow))
+
+
+def row(name, losses, base=None, **changes):
+    known = [v for v in losses if v is not None]
+    differences = [a - b for a, b in zip(losses, base, strict=True)] if base else [0.0] * len(losses)
+    values = {
+        "scheme": name, "mean": sum(known) / len(known) if known else None, "losses": dict(enumerate(losses)), "lr": 1e-3,
+        "diverged": len(losses) - len(known), "learned": True, "parameters_ratio": 1.0, "averaged": Averaged(None, None),
+        "per_seed": {}, "curve": {},
+        "without_tuning_seed": differences[1] if len(differences) > 1 else None,
+        "difference": paired([d for d in differences if d is not None]) if known else Paired(0, None),
+    }  # fmt: skip
+    return SchemeRow(**{**BLANK, **values, **changes})
+
+
+def setting(*, tokens=10):
+    return Setting(depth=4, dim=8, heads=1, task={}, steps=1, tokens=tokens, batch=1, length=1, warmup=0, schedule="wsd",
+                   decay_start=0, context_free_loss=None)  # fmt: skip
+
+
+BASE = [2.0, 2.1, 2.2]

@@ -1,0 +1,172 @@
+"""The comparison from request to sentences, on runs small enough to be made for real."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from normlab.errors import ConfigError
+from normlab.experiments.compare.analyse import best_rate
+from normlab.experiments.compare.experiment import EXPERIMENT
+from normlab.experiments.compare.page import build as build_page
+from normlab.experiments.compare.page import names_of
+from normlab.experiments.compare.tables import markdown
+from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.sweep import read_runs
+from normlab.tasks import TASKS, task
+from tests.experiments.compare.requests import request
+from tests.experiments.tiny import sweep_of
+
+
+def compare(asked, folder):
+    return EXPERIMENT.carry_out(asked, sweep_of(folder))
+
+
+def from_folders(folders, **options):
+    return EXPERIMENT.analyse(folders, **options)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    return folder, compare(request(), folder)
+
+
+def test_every_cell_and_every_scheme(done):
+    folder, result = done
+    (setting,) = result.settings
+    assert {row.scheme for row in setting.schemes} == {"pre_norm", "block_attn_res"}
+    assert setting.baseline == "pre_norm"
+    assert setting.setting.tokens == 320
+    assert len(result.cells) == len(list(folder.glob("*/summary.json")))
+    for row in setting.schemes:
+        assert set(row.losses) == {0, 1}
+        assert len(row.rates) in (2, 3)
+        assert row.layers["end"].magnitude is not None
+        assert len(row.law) == 5
+        assert row.tokens_per_second > 0
+    json.dumps(result.to_dict())
+
+
+def test_running_again_changes_nothing_and_the_disk_is_enough(done):
+    folder, result = done
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*.json*")}
+    again = compare(request(), folder)
+    assert json.dumps(again.to_dict()) == json.dumps(result.to_dict())
+    assert json.dumps(from_folders([folder]).to_dict()) == json.dumps(result.to_dict())
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/*.json*")} == before
+
+
+def test_differences_are_paired_by_seed(done):
+    _, result = done
+    rows = {row.scheme: row for row in result.settings[0].schemes}
+    test = rows["block_attn_res"].difference
+    gaps = [rows["block_attn_res"].losses[s] - rows["pre_norm"].losses[s] for s in (0, 1)]
+    assert test.mean == pytest.approx(sum(gaps) / 2)
+    assert test.n == 2
+    assert result.settings[0].answer[0].startswith("At 2 layers of width 16, 320 training tokens and 2 seeds")
+
+
+def test_another_request_in_the_same_folder(done):
+    with pytest.raises(ConfigError, match=r"tokens was 320, now 640"):
+        compare(request(tokens=640), done[0])
+
+
+def test_what_an_unfinished_comparison_lacks_is_said(tmp_path):
+    folder = tmp_path / "a"
+    whole = compare(request(schemes=("pre_norm",), seeds=2, extend=0), folder)
+    assert whole.notes == []
+    cells = sorted(folder.glob("*/summary.json"))
+    cells[0].unlink()
+    (cells[0].parent / "failure.json").write_text('{"error": "the disk is full"}')
+    (note,) = from_folders([folder]).notes
+    assert "2 of 3 or more runs have ended; 1 failed" in note
+    assert "the disk is full" in note
+    for page in (build_page(from_folders([folder])).render(), markdown(from_folders([folder]))):
+        assert "2 of 3 or more runs have ended" in page
+
+
+def test_cost_is_measured_side_by_side(done):
+    """Timed once, in cost.json; the baseline's is 1, whichever it is; the scheme's own arithmetic counts."""
+    folder, result = done
+    rows = {row.scheme: row for row in result.settings[0].schemes}
+    assert rows["pre_norm"].cost.time == 1.0
+    cost = rows["block_attn_res"].cost
+    assert 0 < cost.low <= cost.time <= cost.high
+    assert rows["block_attn_res"].flops_per_token > rows["pre_norm"].flops_per_token
+    assert rows["pre_norm"].tokens_per_second == pytest.approx(4 * 8 / rows["pre_norm"].cost.seconds)
+    turned = from_folders([folder], baseline="block_attn_res")
+    other = {row.scheme: row.cost for row in turned.settings[0].schemes}
+    assert other["pre_norm"].time == pytest.approx(1 / cost.time, rel=0.5)  # medians of ratios: nearly
+    (folder / "cost.json").write_text("{")
+    assert all(row.cost is None for row in from_folders([folder]).settings[0].schemes)
+    again = compare(request(), folder)  # measured anew
+    assert all(row.cost for row in again.settings[0].schemes)
+
+
+def test_a_scheme_that_overflows_at_its_start_is_reported(tmp_path):
+    """Without norms the branches' products explode in deep models, before the first step; the others' page stands."""
+    measure = HeldOut(validations=1, curve_sequences=1, sequences=1, layer_sequences=1, prune=False)
+    config = request(
+        schemes=("pre_norm", "no_norm"), depths=(40,), dim=64, tokens=64, lrs=(1e-3,), seeds=1, measure=measure
+    )
+    result = compare(config, tmp_path)
+    rows = {row.scheme: row for row in result.settings[0].schemes}
+    assert rows["no_norm"].mean is None
+    assert None in rows["no_norm"].layers["start"].magnitude
+    assert "no_norm diverged" in result.settings[0].answer[1]
+    assert "no_norm diverged at every learning rate" in build_page(result).render()
+
+
+def test_settings_are_told_apart(done, tmp_path):
+    compare(request(dim=8, schemes=("pre_norm",), lrs=(1e-3,), seeds=1), tmp_path)
+    merged = from_folders([done[0], tmp_path])
+    assert names_of(merged.settings) == ["2 layers of width 8", "2 layers of width 16"]
+    page = build_page(merged).render()
+    assert "The answer (2 layers of width 8)" in page
+    assert "summary-2-layers-of-width-16" in page
+
+
+def test_a_comparison_grows(tmp_path):
+    """More seeds, schemes and depths: what is there is kept, and the whole equals a comparison that asked for all at once."""
+    one = {"lrs": (1e-3,), "extend": 0}
+    small = {"schemes": ("pre_norm",), "seeds": 1, **one}
+    large = {"schemes": ("peri_norm", "pre_norm"), "seeds": 2, **one}
+    compare(request(**small), tmp_path / "grown")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("grown/*/summary.json")}
+    grown = compare(request(**large, depths=(2, 1)), tmp_path / "grown")
+    assert before
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    whole = compare(request(**large, depths=(2, 1)), tmp_path / "whole")
+    assert {c.cell: c.loss for c in grown.cells} == {c.cell: c.loss for c in whole.cells}
+    again = compare(request(**large, depths=(2, 1)), tmp_path / "grown")
+    assert json.dumps(again.to_dict()) == json.dumps(grown.to_dict())
+    with pytest.raises(ConfigError, match=r"seeds was 2, now 1.*schemes, depths and seeds may be added to"):
+        compare(request(**{**large, "seeds": 1}, depths=(2, 1)), tmp_path / "grown")
+
+
+def test_the_grid_grows_where_its_end_is_best(tmp_path):
+    result = compare(request(lrs=(1e-6, 2e-6), seeds=1, schemes=("pre_norm",)), tmp_path)
+    (row,) = result.settings[0].schemes
+    assert [r.lr for r in row.rates] == [1e-6, 2e-6, 4e-6]
+    assert row.at_edge == "highest"
+    assert "a better one may lie outside" in result.settings[0].statements["pre_norm"]
+
+
+def test_best_rate_skips_diverged_ones(done):
+    folder, _ = done
+    runs = [run for run in read_runs(folder) if run.config.model.scheme.name == "pre_norm" and run.seed == 0]
+    best, _ = best_rate(runs)
+    died = [replace(run, summary=replace(run.summary, status="diverged")) if run.lr == best else run for run in runs]
+    other, table = best_rate(died)
+    assert other != best
+    assert [rate.diverged for rate in table if rate.lr == best] == [1]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_can_be_compared(name, tmp_path):
+    """Also those whose tokens no table embeds, on schemes with tied and with constrained tables."""
+    config = request(schemes=("pre_norm", "ngpt"), task=task(name), tokens=128, lrs=(1e-3,), seeds=1)
+    result = compare(config, tmp_path)
+    assert [cell.status for cell in result.cells] == ["finished", "finished"]
+    assert all(cell.loss < 10 for cell in result.cells)

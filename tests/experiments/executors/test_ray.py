@@ -1,0 +1,170 @@
+"""A real cluster of two nodes in process groups of this test's own: same losses as local, through kills."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from normlab.cli import run
+from normlab.experiments.runs.folder import prepare, read_summary
+from tests.experiments.tiny import alone, tiny
+
+ray = pytest.importorskip("ray", reason="ray is an extra", exc_type=ImportError)
+SOURCES = os.pathsep.join(p for p in sys.path if p)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """(address, environment) of a head and a second node, one core each."""
+    port, root = free_port(), tmp_path_factory.mktemp("ray")
+    environment = {
+        **os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1",
+    }  # fmt: skip
+    binary = str(Path(sys.executable).parent / "ray")
+    common = ["--block", "--num-cpus=1", "--object-store-memory=100000000", "--disable-usage-stats"]
+    address = f"127.0.0.1:{port}"
+    groups = []
+
+    def start(*options):
+        with open(root / f"node{len(groups)}.log", "w") as log:
+            groups.append(subprocess.Popen([binary, "start", *options, *common], env=environment, stdout=log, stderr=log,
+                                           start_new_session=True))  # fmt: skip
+
+    try:
+        start("--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.1",
+              f"--temp-dir=/tmp/r{port}")  # fmt: skip
+        _until(lambda: _listens(port), 120)
+        start(f"--address={address}", "--node-ip-address=127.0.0.1")
+        script = (
+            f"import ray, time; ray.init(address={address!r}, log_to_driver=False)\n"
+            "while sum(n['Alive'] for n in ray.nodes()) < 2: time.sleep(0.2)\n"
+        )
+        subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=120, capture_output=True)
+        yield address, environment
+    finally:
+        for process in reversed(groups):
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in groups:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        shutil.rmtree(f"/tmp/r{port}", ignore_errors=True)
+
+
+def _listens(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _until(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.1)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from normlab.experiments.executors.ray import RayExecutor
+with RayExecutor(address=sys.argv[1]) as cells:
+    for outcome in cells.run(sorted(p.parent for p in Path(sys.argv[2]).glob("*/config.yaml"))):
+        print(outcome.folder.name, outcome.error, flush=True)
+"""
+
+
+def driver(cluster, folder):
+    address, environment = cluster
+    return subprocess.Popen([sys.executable, "-c", DRIVER, address, str(folder)], env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_same_losses_on_two_nodes(cluster, tmp_path):
+    configs = {f"s{seed}": tiny(seed=seed) for seed in range(4)}
+    here = {name: alone(prepare(tmp_path / "here" / name, c)).loss for name, c in configs.items()}
+    for name, config in configs.items():
+        prepare(tmp_path / "ray" / name, config)
+    said, error = driver(cluster, tmp_path / "ray").communicate(timeout=240)
+    assert sorted(said.split()) == sorted([*here, *["None"] * 4]), error
+    assert {name: read_summary(tmp_path / "ray" / name)["validation"] for name in here} == here
+
+
+@pytest.mark.slow
+def test_killed_ray_worker_and_killed_driver(cluster, tmp_path):
+    configs = {f"s{seed}": tiny(seed=seed, steps=400, train={"checkpoint_every": 10}) for seed in range(3)}
+    for name, config in configs.items():
+        prepare(tmp_path / name, config)
+    first = driver(cluster, tmp_path)
+    _until(lambda: any((tmp_path / "s0" / "checkpoint").glob("step-*")), 120)
+    worker = _holder(tmp_path / "s0" / ".lock")
+    assert worker is not None
+    os.kill(worker, signal.SIGKILL)
+    _until(lambda: read_summary(tmp_path / "s0") is not None or read_summary(tmp_path / "s1") is not None, 200)
+    first.kill()
+    first.communicate()
+    finished = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")}
+    assert finished
+    said, error = driver(cluster, tmp_path).communicate(timeout=300)
+    assert said.count("None") == 3, error
+    assert all(p.stat().st_mtime_ns == stamp for p, stamp in finished.items()), "a finished cell was run again"
+    whole = alone(prepare(tmp_path / "again" / "s0", configs["s0"]))
+    assert read_summary(tmp_path / "s0")["validation"] == whole.loss
+
+
+def _holder(path):
+    """The process that holds the lock on this file, from the kernel's table."""
+    inode = path.stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        parts = line.split()
+        if parts[1] == "FLOCK" and parts[5].endswith(f":{inode}"):
+            return int(parts[4])
+    return None
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [("127.0.0.1:{port}", "no Ray cluster answers at '127.0.0.1:"), ("somewhere", "is auto or host:port")],
+)
+def test_an_address_that_does_not_answer(address, sentence, tmp_path, capsys):
+    address = address.format(port=free_port())
+    options = ["--tokens", "9999", "--executor", "ray", "--address", address, "--out", str(tmp_path)]
+    assert run(["compare", *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == "[]"
+
+
+@pytest.mark.slow
+def test_the_command_gives_the_same_comparison_on_ray(cluster, tmp_path):
+    address, environment = cluster
+    request = ["compare", "--schemes", "pre_norm,post_norm", "--depth", "2", "--dim", "16", "--heads", "2", "--json",
+               "--data", "tomita", "--batch", "4", "--length", "8", "--tokens", "256", "--seeds", "2"]  # fmt: skip
+    found = {}
+    for name, options in {"local": [], "ray": ["--executor", "ray", "--address", address]}.items():
+        command = [sys.executable, "-m", "normlab", *request, *options, "--out", str(tmp_path / name)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        cells = json.loads(done.stdout)["cells"]
+        found[name] = {cell["cell"]: cell["validation"] for cell in cells}
+        assert (tmp_path / name / "report.html").exists()
+    assert len(found["local"]) >= 8
+    assert found["ray"] == found["local"]

@@ -1,0 +1,102 @@
+"""What is interrupted: the smallest training run, and the smallest sweep of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.executors.protocol import Outcome
+from normlab.experiments.lengthgen.request import LengthgenRequest
+from normlab.experiments.protocol import experiment
+from normlab.experiments.request import Request
+from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.folder import prepare, read_summary
+from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.runs.trainer import run_folder
+from normlab.experiments.stability.request import StabilityRequest
+from normlab.experiments.sweep import Sweep
+from normlab.model import TransformerConfig
+from normlab.tasks import task
+from normlab.training import Schedule, TrainConfig
+from normlab.training.record import Log, LogMark, read_log
+
+SAME = ("status", "step", "loss", "grad_norm", "lr", "weights", "validation", "tokens")
+"""Of a summary: what does not tell the time."""
+MEASURED = ("train", "validation", "layers", "evaluation", "end")
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    run: Callable[[Path], object]
+
+
+class Here:
+    """Runs one after the other, in this process: a strike hits all of it."""
+
+    name, device, at_once = "here", "cpu", 1
+
+    def run(self, folders: Sequence[Path]) -> Iterator[Outcome]:
+        for folder in folders:
+            run_folder(folder)
+            yield Outcome(folder)
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def _train(folder: Path) -> None:
+    job = task("tomita", number=4)
+    train = TrainConfig(
+        steps=12,
+        batch=2,
+        length=6,
+        lr=3e-3,
+        log_every=1,
+        checkpoint_every=3,
+        evaluate_every=4,
+        schedule=Schedule(warmup=2),
+    )
+    score = HeldOut(validations=3, curve_sequences=2, sequences=2, layer_sequences=1, prune=False)
+    model = TransformerConfig(vocab_size=job.vocab_size, dim=8, depth=1, heads=2, dropout=0.1)
+    prepare(folder, RunConfig(model=model, task=job, train=train, score=score))
+    run_folder(folder)
+
+
+def _sweep(request: Request) -> Callable[[Path], object]:
+    return lambda folder: experiment(request.kind).carry_out(request, Sweep(folder, Here(), quiet=True))
+
+
+SMALL = {"depths": (1,), "dim": 8, "heads": 2, "batch": 2, "length": 6, "task": task("tomita", number=4)}
+COMPARE = CompareRequest(schemes=("pre_norm", "post_norm"), tokens=96, seeds=1, lrs=(1e-3,), **SMALL)
+STABILITY = StabilityRequest(schemes=("pre_norm",), steps=20, warmups=(0,), lrs=(1e-3, 1e3), factor=1e9, **SMALL)
+LENGTHGEN = LengthgenRequest(
+    schemes=("post_norm",), steps=20, batch=2, seeds=2, train_length=4, test_lengths=(4, 6), test_count=4
+)
+JOBS = (
+    Job("train", _train),
+    Job("lengthgen", _sweep(LENGTHGEN)),
+    Job("compare", _sweep(COMPARE)),
+    Job("stability", _sweep(STABILITY)),
+)
+
+
+def found(folder: Path) -> dict[str, object]:
+    """Every number that the runs below this folder have recorded. Raises where a file is not as it was written."""
+    result: dict[str, object] = {}
+    for path in sorted(folder.rglob("summary.json")):
+        place = path.parent
+        summary = read_summary(place) or {}
+        Log(place / "log.jsonl").check(LogMark.from_dict(summary["log"]))
+        records = [r for r in read_log(place / "log.jsonl") if r.get("kind") in MEASURED]
+        for record in records:
+            record.pop("seconds", None)
+        name = str(place.relative_to(folder))
+        result[name] = {"summary": {key: summary.get(key) for key in SAME}, "log": records}
+    return result
