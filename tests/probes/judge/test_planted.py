@@ -227,8 +227,8 @@ def test_one_layer_stands_out_on_a_trend():
 
 
 def test_the_ends_need_more():
-    assert outliers([4, 1, 1, 1, 1, 1], least=3) == []
-    assert [each.layer for each in outliers([12, 1, 1, 1, 1, 1], least=3)] == [0]
+    assert outliers([12, 1, 1, 1, 1, 1], least=3) == []
+    assert [each.layer for each in outliers([40, 1, 1, 1, 1, 1], least=3)] == [0]
 
 
 def test_zero_is_an_outlier_and_nan_is_nothing():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 TINY = 1e-12
 REACH = 2  # neighbours on each side
 SPREADS = 4.0  # times the usual difference between a layer and its neighbours
-ENDS = 2.0  # the first and the last layer differ from the others in healthy models: twice the logarithm is asked
+ENDS = 3.0  # the first and the last layer differ from the others in healthy models: thrice the logarithm is asked
 
 
 @dataclass(frozen=True)

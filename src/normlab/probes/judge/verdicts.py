@@ -64,9 +64,10 @@ class Limits:
     share: float = 0.1  # of rows, columns or entries that are off or flipped
     matrix_scale: float = 2.5
     rank: float = 1.6
-    row: float = 4.0  # largest row of a matrix over its median row, relative to the layers around
+    row: float = 10.0  # largest row of a matrix over its median row, relative to the layers around
     expert: float = 3.0
-    pull: float = 0.25  # nats per unit of log scale; twice that at the ends
+    pull: float = 0.4  # nats per unit of log scale
+    pull_ends: float = 1.0
     bias_scale: float = 8.0
     bias: float = 0.05
     unused: float = 0.02  # of an even share

@@ -60,6 +60,8 @@ def gain_pattern(f: Evidence) -> Verdict | None:
     gains = f.readings.gains
     odd: list[tuple[GainRow, str, float]] = []
     for row in gains:
+        if row.layer == 0:  # reads the embedding, whose coordinates have signs and sizes of their own
+            continue
         same = [other for other in gains if other.name == row.name and other.layer != row.layer] or [
             other for other in gains if other.layer != row.layer
         ]
@@ -227,18 +229,21 @@ def unsettled_weights(f: Evidence) -> Verdict | None:
 
     Weight decay holds the ends back (head, embedding, first and last layer), so more is asked of them.
     """
+    if f.readings.output is None:  # a loss that we made up is not what the model was trained on
+        return None
     inner = range(1, len(f.rows) - 1)
-    found = [row for row in f.readings.pulls if abs(row.pull) > LIMITS.pull * (1 if row.layer in inner else 2)]
+    limits = {row: LIMITS.pull if row.layer in inner else LIMITS.pull_ends for row in f.readings.pulls}
+    found = [row for row, limit in limits.items() if abs(row.pull) > limit]
     if not found:
         return None
-    worst = max(found, key=lambda row: abs(row.pull) * (1 if row.layer in inner else 0.5))
+    worst = max(found, key=lambda row: abs(row.pull) / limits[row])
     where = f"{worst.name} of layer {worst.layer}" if worst.layer >= 0 else worst.name
     word = "smaller" if worst.pull > 0 else "larger"
     value = abs(worst.pull)
     title = f"the loss wants {where} {word}: a tenth of its scale would gain {0.1 * value:.2g} nats (pull {value:.3g})"
     near = [row for row in found if abs(row.pull) > 0.5 * value]
     layers = tuple(sorted({row.layer for row in near if row.layer >= 0}))
-    return verdict("unsettled_weights", "warn", title, value=value, limit=LIMITS.pull, layers=layers)
+    return verdict("unsettled_weights", "warn", title, value=value, limit=limits[worst], layers=layers)
 
 
 RULES = (
