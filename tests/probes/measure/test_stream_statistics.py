@@ -104,7 +104,7 @@ def test_the_pull_is_the_derivative_of_scaling_a_parameter():
     layout = locate(model, lambda: model(**batch))
     loss = pick("auto", model, batch)
     pulls = {(row.layer, row.name): row.pull for row in gradients.measure(layout, [batch], loss).pulls}
-    weight, step = model.model.layers[1].mlp.down_proj.weight, 1e-4
+    weight, step = model.model.layers[1].mlp.down_proj.weight, 1e-2
     values = []
     with torch.no_grad():
         for factor in (1 + step, 1 - step):
@@ -113,7 +113,7 @@ def test_the_pull_is_the_derivative_of_scaling_a_parameter():
             values.append(float(loss(model, batch)))
             weight.copy_(kept)
     expected = (values[0] - values[1]) / (2 * step)
-    assert pulls[1, "mlp.down_proj.weight"] == pytest.approx(expected, rel=1e-3, abs=1e-8)
+    assert pulls[1, "mlp.down_proj.weight"] == pytest.approx(expected, rel=5e-3)  # the loss itself is in float32
 
 
 def test_gradients_are_of_the_mean_loss_over_batches():

@@ -229,7 +229,10 @@ def unsettled_weights(f: Evidence) -> Verdict | None:
 
     Weight decay holds the ends back (head, embedding, first and last layer), so more is asked of them.
     """
-    if f.readings.output is None:  # a loss that we made up is not what the model was trained on
+    said = f.readings.output
+    if said is None:  # a loss that we made up is not what the model was trained on
+        return None
+    if said.chance and said.loss > said.chance:  # everything is pulled at
         return None
     inner = range(1, len(f.rows) - 1)
     limits = {row: LIMITS.pull if row.layer in inner else LIMITS.pull_ends for row in f.readings.pulls}
