@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from normlab.probes.judge.outliers import Outlier, outliers
 from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, verdict
+from normlab.probes.measure.gradients import PullRow
 from normlab.probes.measure.weights import GainRow, MatrixRow
 
 Item = TypeVar("Item", GainRow, MatrixRow)
@@ -246,7 +247,16 @@ def unsettled_weights(f: Evidence) -> Verdict | None:
     title = f"the loss wants {where} {word}: a tenth of its scale would gain {0.1 * value:.2g} nats (pull {value:.3g})"
     near = [row for row in found if abs(row.pull) > 0.5 * value]
     layers = tuple(sorted({row.layer for row in near if row.layer >= 0}))
-    return verdict("unsettled_weights", "warn", title, value=value, limit=limits[worst], layers=layers)
+    return verdict(
+        "unsettled_weights", "warn", title, value=value, limit=limits[worst], layers=layers, subject=_part(worst)
+    )
+
+
+def _part(row: PullRow) -> str:
+    """Which part of the model a parameter outside of the layers belongs to, by its name."""
+    if row.layer >= 0:
+        return "weights"
+    return "embeddings" if "embed" in row.name else "final_norm" if "norm" in row.name.lower() else "weights"
 
 
 RULES = (
