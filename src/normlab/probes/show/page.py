@@ -5,14 +5,16 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.measure.table import plain
 from normlab.probes.show import figures
 from normlab.probes.show.text import identity
 from normlab.report import Page
 from normlab.report.page import script_json
+
+if TYPE_CHECKING:
+    from normlab.probes.diagnosis import Diagnosis
 
 STYLE = {"bad": "bad", "warn": "warn", "note": "note-box"}
 WORD = {"bad": "Fault", "warn": "Warning", "note": "Note"}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.measure.summary import Summary
 from normlab.probes.measure.table import LayerRow, column
 from normlab.report.terminal import bar, sparkline
+
+if TYPE_CHECKING:
+    from normlab.probes.diagnosis import Diagnosis
 
 WIDTH = 100
 MARK = {"bad": "[BAD] ", "warn": "[WARN]", "note": "[NOTE]"}
