@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ def first_token(path: Path, cached: Path) -> int | None:
     """The id that a text begins with, or None; kept beside the weights in the cache, so that it is read once."""
     place = cached / _PLACE
     if not place.is_file():
+        if find_spec("gguf") is None:  # weights that were cached before this was kept can be read without it
+            return None
         write_json(place, {"bos": _read(path)})
     value = json.loads(place.read_text(encoding="utf-8")).get("bos")
     return value if isinstance(value, int) else None
