@@ -61,6 +61,14 @@ def test_a_new_file_says_its_schema_and_an_old_one_does_not(found):
     assert Diagnosis.from_dict(found.to_dict()).to_dict() == found.to_dict()
 
 
+def test_a_diagnosis_full_of_nan_comes_back_too():
+    model = build("llama")
+    model.model.layers[1].mlp.down_proj.weight.data[0, 0] = math.nan
+    broken = diagnose(model, [inputs("llama", batch=2, tokens=16)])
+    assert broken.headline.startswith("Look at layer")
+    assert Diagnosis.from_dict(broken.to_dict()).to_dict() == broken.to_dict()
+
+
 def test_a_result_does_not_change(found):
     with pytest.raises(FrozenInstanceError):
         found.layers[0].norm = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,30 +13,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.errors import InputError, UnsupportedError
+from normlab.errors import UnsupportedError
 from normlab.probes.diagnosis import Diagnosis, How, Mixing
 from normlab.probes.inputs import batches as parts
 from normlab.probes.inputs.hub import eager_attention
-from normlab.probes.inputs.losses import Loss, LossReading, call, pick, token_ids, with_ids
+from normlab.probes.inputs.losses import Loss, LossReading, call, padding, pick, token_ids, with_ids
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.judge.rules import judge
 from normlab.probes.judge.verdicts import Evidence
 from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
+from normlab.probes.measure.experts import read_experts
+from normlab.probes.measure.gradients import Gradients
 from normlab.probes.measure.heads import AttentionStatistics
+from normlab.probes.measure.outputs import read_outputs
+from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport, skip_layers, skip_report
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, summarise
-from normlab.probes.measure.table import AttentionRow, LayerRow, Rows, column, joined
-from normlab.probes.measure.weights import duplicates, nonfinite_weights
+from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, Rows, column, joined
+from normlab.probes.measure.weights import duplicates, nonfinite_weights, read_weights
 from normlab.probes.trace.hooks import Layout, slow_path, verify
 from normlab.probes.trace.locate import locate
 from normlab.probes.trace.roles import LayerRoles
+from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
 
 def diagnose(
     model: nn.Module,
-    batches: Iterable[Any],
+    batches: Any,
     *,
     name: str | None = None,
     roles: LayerRoles | None = None,
@@ -53,11 +58,10 @@ def diagnose(
     time of the call; its weights, gradients and mode are left as they were.
     """
     chosen = replace(options or DiagnoseOptions(), **changes)
-    known = list(batches)
-    if not known:
-        raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
+    model = unwrapped(model)
     with _prepared(model):
-        return _Examination(model, known, chosen, _Clock(progress)).run(name or type(model).__name__, roles)
+        examination = _Examination(model, parts.as_batches(batches, model), chosen, _Clock(progress))
+        return examination.run(name or type(model).__name__, roles)
 
 
 class _Examination:
@@ -78,20 +82,32 @@ class _Examination:
         broken = nonfinite_weights(model)
         healthy = not broken and not any(row.nonfinite for row in rows)
         lengths: tuple[LengthRow, ...] = ()
+        readings = self._weights(layout) if healthy else Readings()
         if options.attention and healthy:
             say("attention", 0, 0)
-            rows, lengths = _attention(layout, batches, rows, options)
+            rows, lengths, heads = _attention(layout, batches, rows, options)
+            readings = replace(readings, heads=heads, experts=read_experts(layout, batches[:1]))
         loss = _loss(options, model, batches[0]) if healthy else None
         reading, causal = None, None
         if loss is not None:
             say("gradients", 0, 0)
-            found, value = gradients.measure(layout, parts.some(batches, options.gradient_tokens, loss), loss)
-            rows, reading = joined(rows, found), LossReading(loss.name, value, loss.chance)
+            found = self._gradients(layout, loss)
+            rows, reading = joined(rows, found.rows), LossReading(loss.name, found.loss, loss.chance)
+            readings = replace(readings, pulls=found.pulls, output=read_outputs(layout, batches, loss))
         if loss is not None and options.skips:
             causal = self._skips(layout, loss, stream, rows)
             rows = [replace(row, skip_loss_change=causal.change[row.layer]) for row in rows]
         summary = summarise(rows, lengths)
-        twins = tuple(duplicates(layout))
+        evidence = Evidence(
+            rows=rows,
+            summary=summary,
+            placement=layout.placement,
+            nonfinite_weights=tuple(broken),
+            duplicates=tuple(duplicates(layout)),
+            causal=causal,
+            readings=readings,
+            start=stream.embedding.norm_median or 0.0,
+        )
         return Diagnosis(
             name=name,
             architecture=layout.architecture,
@@ -109,8 +125,24 @@ class _Examination:
             mixing=mixing,
             how=self._how(stream),
             notes=tuple(_notes(layout, loss, healthy, causal)),
-            verdicts=judge(Evidence(rows, summary, layout.placement, tuple(broken), twins, causal)),
+            verdicts=judge(evidence),
+            readings=readings,
         )
+
+    def _weights(self, layout: Layout) -> Readings:
+        seen = [ids.flatten() for ids in map(token_ids, self.batches) if ids is not None]
+        found = read_weights(layout, torch.unique(torch.cat(seen)) if seen else None)
+        return Readings(matrices=found.matrices, gains=found.gains, embedding=found.embedding, head=found.head)
+
+    def _gradients(self, layout: Layout, loss: Loss) -> Gradients:
+        portion = parts.some(self.batches, self.options.gradient_tokens, loss)
+        try:
+            return gradients.measure(layout, portion, loss)
+        except (UnsupportedError, NotImplementedError, RuntimeError) as error:  # quantised weights have none
+            layout.notes.append(f"gradients were left out: {str(error).splitlines()[0]}")
+            with torch.no_grad(), slow_path():
+                values = [float(loss(self.model, batch)) for batch in portion]
+            return Gradients([], sum(values) / len(values), ())
 
     def _skips(self, layout: Layout, loss: Loss, stream: StreamStatistics, rows: Rows) -> SkipReport:
         """Skip layers on several small batches, so that each effect has a standard error."""
@@ -176,6 +208,9 @@ class _Clock:
 def _prepared(model: nn.Module) -> Iterator[None]:
     """Eval mode and no key-value cache, for the time of the block."""
     modes = {module: module.training for module in model.modules()}
+    compiled = is_compiled(model)
+    if compiled:
+        torch.compiler.set_stance("force_eager")  # compiled code does not see hooks that come later
     config = getattr(model, "config", None)
     cached = getattr(config, "use_cache", None)
     model.eval()
@@ -184,6 +219,8 @@ def _prepared(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        if compiled:
+            torch.compiler.set_stance("default")
         for module, mode in modes.items():
             module.training = mode
         if cached:
@@ -194,31 +231,35 @@ def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
     statistics = StreamStatistics()
     with layout.tracer(statistics), torch.no_grad(), slow_path():
         for batch in batches:
+            statistics.text = padding(batch)
             call(layout.model, batch)
     return statistics
 
 
 def _attention(
     layout: Layout, batches: list[Any], rows: list[LayerRow], options: DiagnoseOptions
-) -> tuple[list[LayerRow], tuple[LengthRow, ...]]:
+) -> tuple[list[LayerRow], tuple[LengthRow, ...], tuple[HeadRow, ...]]:
     """Weights at the batch's own length into the rows; then the means over layers against length."""
     with eager_attention(layout.model):
-        found = _weights(layout, parts.first_rows(batches[0], tokens=1 << 30))
+        first = parts.first_rows(batches[0], tokens=1 << 30)
+        statistics = _watched(layout, first)
+        found = statistics.rows()
         if not any(row.entropy is not None for row in found):
-            return rows, ()
+            return rows, (), ()
         texts = parts.texts(layout.model, batches, options)
-        return joined(rows, found), tuple(_at_length(layout, batches[0], text) for text in texts)
+        lengths = tuple(_at_length(layout, batches[0], text) for text in texts)
+        return joined(rows, found), lengths, statistics.head_rows()
 
 
-def _weights(layout: Layout, batch: Any) -> list[AttentionRow]:
-    statistics = AttentionStatistics()
+def _watched(layout: Layout, batch: Any) -> AttentionStatistics:
+    statistics = AttentionStatistics(padding(batch))
     with layout.tracer(statistics, weights=True), torch.no_grad(), slow_path():
         call(layout.model, batch)
-    return statistics.rows()
+    return statistics
 
 
 def _at_length(layout: Layout, batch: Any, ids: Tensor) -> LengthRow:
-    rows = _weights(layout, with_ids(batch, ids))
+    rows = _watched(layout, with_ids(batch, ids)).rows()
 
     def average(value: Callable[[AttentionRow], float | None]) -> float:
         return sum(column(rows, value)) / len(rows)

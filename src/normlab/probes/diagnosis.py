@@ -12,8 +12,10 @@ from pydantic import TypeAdapter
 
 from normlab.files import write_json, write_text
 from normlab.probes.inputs.losses import LossReading
+from normlab.probes.judge.rules import headline
 from normlab.probes.judge.verdicts import SEVERITIES, Verdict
 from normlab.probes.measure.bounds import Theory
+from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import LengthRow, Summary
 from normlab.probes.measure.table import LayerRow, Real, Sparse, StreamRow, plain
@@ -75,6 +77,7 @@ class Diagnosis:
     how: How = field(default_factory=How)
     notes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    readings: Readings = field(default_factory=Readings)
     schema: int = SCHEMA
 
     @property
@@ -82,12 +85,18 @@ class Diagnosis:
         """The worst severity among the verdicts: "bad", "warn", "note" or None."""
         return min((verdict.severity for verdict in self.verdicts), key=SEVERITIES.index, default=None)
 
+    @property
+    def headline(self) -> str:
+        """One line: "Healthy", "Look at layer 5: ...", or that it is not trained."""
+        return headline(self.verdicts, judged=self.loss is not None)
+
     def verdict(self, id: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.id == id), None)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it. A file that did not say its schema does not say it again."""
-        return {key: value for key, value in plain(self).items() if key != "schema" or self.schema > 1}
+        late = ("readings", "schema")
+        return {key: value for key, value in plain(self).items() if key not in late or self.schema > 1}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Diagnosis:

@@ -31,6 +31,7 @@ from normlab.probes.inputs.losses import call
 from normlab.probes.measure.streams import stream_numbers
 from normlab.probes.trace.hooks import Layout, Record
 from normlab.probes.trace.locate import locate
+from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
 
 class Monitor:
@@ -54,8 +55,8 @@ class Monitor:
         if every < 1:
             raise ConfigError(f"every={every}: a monitor measures every k steps with k of at least 1")
         self.every, self.parameters, self.sink = every, parameters, sink
-        self.model = _unwrap(model)
-        self.compiled = any(hasattr(part, "_orig_mod") for part in _wrappers(model)) or _compiled_inside(self.model)
+        self.model = unwrapped(model)
+        self.compiled = is_compiled(model)
         self.layout = _layout(self.model, example)
         self.count = 0
         self.seconds = 0.0
@@ -189,31 +190,6 @@ def _means(values: dict[str, float]) -> dict[str, float]:
 def _norm(gradient: Tensor) -> Tensor:
     norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32)
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # a sharded gradient: over all its shards
-
-
-def _wrappers(model: nn.Module) -> list[nn.Module]:
-    """The model and what it wraps, outermost first: DistributedDataParallel, torch.compile, the model itself."""
-    found = [model]
-    while True:
-        inner = getattr(found[-1], "_orig_mod", None)
-        if inner is None and _is_parallel(found[-1]):
-            inner = found[-1].module
-        if inner is None:
-            return found
-        found.append(inner)
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    return _wrappers(model)[-1]
-
-
-def _compiled_inside(model: nn.Module) -> bool:
-    """`model.compile()` compiles in place and leaves no wrapper."""
-    return any(module._compiled_call_impl is not None for module in model.modules())
-
-
-def _is_parallel(model: nn.Module) -> bool:
-    return type(model).__name__ in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 
 
 def _layout(model: nn.Module, example: Any) -> Layout:

@@ -85,7 +85,8 @@ def test_gradients_against_backward(name):
     model, batch = build(name), inputs(name)
     layout = locate(model, lambda: model(**batch))
     loss = pick("auto", model, batch, mask_id=3) or pick(lambda m, b: m(**b)[0][..., :5].pow(2).mean(), model, batch)
-    rows, value = gradients.measure(layout, [batch], loss)
+    measured = gradients.measure(layout, [batch], loss)
+    rows, value = measured.rows, measured.loss
     assert all(p.grad is None for p in model.parameters())
     expected = loss(model, batch)
     expected.backward()
@@ -98,14 +99,31 @@ def test_gradients_against_backward(name):
         assert row.stream_gradient > 0
 
 
+def test_the_pull_is_the_derivative_of_scaling_a_parameter():
+    model, batch = build("llama").double(), inputs("llama")
+    layout = locate(model, lambda: model(**batch))
+    loss = pick("auto", model, batch)
+    pulls = {(row.layer, row.name): row.pull for row in gradients.measure(layout, [batch], loss).pulls}
+    weight, step = model.model.layers[1].mlp.down_proj.weight, 1e-2
+    values = []
+    with torch.no_grad():
+        for factor in (1 + step, 1 - step):
+            kept = weight.clone()
+            weight.mul_(factor)
+            values.append(float(loss(model, batch)))
+            weight.copy_(kept)
+    expected = (values[0] - values[1]) / (2 * step)
+    assert pulls[1, "mlp.down_proj.weight"] == pytest.approx(expected, rel=5e-3)  # the loss itself is in float32
+
+
 def test_gradients_are_of_the_mean_loss_over_batches():
     model = build("llama")
     batches = [inputs("llama", seed=s) for s in (0, 1)]
     layout = locate(model, lambda: model(**batches[0]))
     loss = pick("auto", model, batches[0])
-    rows, _ = gradients.measure(layout, batches, loss)
+    rows = gradients.measure(layout, batches, loss).rows
     whole = {"input_ids": torch.cat([b["input_ids"] for b in batches])}
-    together, _ = gradients.measure(layout, [whole], loss)
+    together = gradients.measure(layout, [whole], loss).rows
     assert [r.gradient_norm for r in rows] == pytest.approx([r.gradient_norm for r in together], rel=1e-4)
 
 

@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normlab.probes.inputs.losses import Loss, images, token_ids, with_ids, with_images
+from normlab.errors import InputError
+from normlab.probes.inputs.losses import Loss, images, narrow, padding, token_ids, with_ids, with_images
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.texts import position_limit
 
 
+def as_batches(given: Any, model: nn.Module) -> list[Any]:
+    """A list of batches of whatever was given: one tensor, one mapping (a `BatchEncoding` too), or many of either."""
+    if isinstance(given, (Tensor, Mapping)):
+        given = [given]
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise InputError(
+            f"batches are {type(given).__name__}; a tensor of token ids [batch, tokens], a dict of the model's arguments, "
+            "or a list of these was expected. Texts are turned into token ids by the model's tokenizer"
+        )
+    found = [_decoder_too(dict(batch), model) if isinstance(batch, Mapping) else batch for batch in given]
+    if not found:
+        raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
+    for batch in found:
+        if not isinstance(batch, (Tensor, dict, tuple, list)):
+            raise InputError(
+                f"a batch is {type(batch).__name__}; token ids [batch, tokens] as a tensor, a dict of the model's "
+                "arguments or a tuple was expected"
+            )
+    return found
+
+
+def _decoder_too(batch: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """An encoder-decoder reads what its decoder is given also where the labels are left out."""
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    twofold = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    if twofold and callable(shift) and "labels" in batch and "decoder_input_ids" not in batch:
+        return {**batch, "decoder_input_ids": shift(labels=batch["labels"])}
+    return batch
+
+
 def first_rows(batch: Any, *, rows: int = 2, tokens: int = 64) -> Any:
     """A small piece of a batch for the identity check: it is of the same kind, and every layer is still run."""
-    ids, pixels = token_ids(batch), images(batch)
-    if pixels is not None:
-        return with_images(batch, pixels[:rows])
-    return batch if ids is None else with_ids(batch, ids[:rows, :tokens])
+    pixels = images(batch)
+    return narrow(batch, rows, tokens) if pixels is None else with_images(batch, pixels[:rows])
 
 
 def texts(model: nn.Module, batches: list[Any], options: DiagnoseOptions) -> list[Tensor]:
     """Token ids [1, n] ([2, n] up to 256) for each length n, cut from all batches laid end to end."""
-    parts = [ids for ids in (token_ids(batch) for batch in batches) if ids is not None]
+    parts = [
+        ids[text] if (text := padding(batch)) is not None else ids.flatten()
+        for batch in batches
+        if (ids := token_ids(batch)) is not None
+    ]
     if not parts:
         return []
-    ids = torch.cat([part.flatten() for part in parts])
+    ids = torch.cat(parts)
     limit = min(len(ids), options.longest, position_limit(model) or options.longest)
     wanted = options.lengths or [64 << k for k in range(20) if 64 << k <= limit]
     return [ids[: n * (2 if n <= 256 and len(ids) >= 2 * n else 1)].reshape(-1, n) for n in wanted if n <= limit]
@@ -35,12 +68,12 @@ def texts(model: nn.Module, batches: list[Any], options: DiagnoseOptions) -> lis
 def some(batches: list[Any], tokens: int, loss: Loss) -> list[Any]:
     """Whole windows, about so many tokens; a contrastive batch is not cut, because its windows are its negatives."""
     ids = token_ids(batches[0])
-    if ids is None or (isinstance(batches[0], dict) and "labels" in batches[0]):
+    if ids is None or (isinstance(batches[0], Mapping) and "labels" in batches[0]):
         return batches
     rows = max(1, tokens // ids.shape[1])
     if loss.name == "contrastive" or rows >= len(ids):
         return batches[: max(1, rows // len(ids))]
-    return [with_ids(batches[0], ids[:rows])]
+    return [narrow(batches[0], rows, ids.shape[1])]
 
 
 def skip_batches(batches: list[Any], loss: Loss, options: DiagnoseOptions) -> list[Any]:
@@ -49,8 +82,10 @@ def skip_batches(batches: list[Any], loss: Loss, options: DiagnoseOptions) -> li
     The contrastive loss needs whole batches of windows.
     """
     ids = token_ids(batches[0])
-    if ids is None or loss.name == "contrastive" or (isinstance(batches[0], dict) and "labels" in batches[0]):
+    if ids is None or loss.name == "contrastive" or (isinstance(batches[0], Mapping) and "labels" in batches[0]):
         return batches[:4]
+    if any(padding(batch) is not None for batch in batches):
+        return [narrow(batch, 4, ids.shape[1]) for batch in batches[:4]]
     length = min(ids.shape[1], 128)
     masked = loss.name == "masked"  # about one token in seven
     count, tokens = (8, 4 * options.skip_tokens) if masked else (4, options.skip_tokens)

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from normlab.errors import InputError, NormlabError, UnsupportedError, require
+from normlab.probes.inputs.gguf import first_token
 from normlab.probes.inputs.packages import (
     PICKLES,
     check_config,
@@ -41,6 +42,7 @@ class Loaded:
     model: nn.Module
     tokenizer: Any = None
     notes: list[str] = field(default_factory=list)
+    bos: int | None = None  # the token that a text begins with, where the file says it and the tokenizer does not
 
 
 def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) -> Loaded:
@@ -183,6 +185,7 @@ def _load_gguf(path: Path) -> Loaded:
         except Exception as error:  # a reader of another library, given anything
             raise InputError(f"{path.name!r} could not be read as a GGUF model: {_first_line(error)}") from None
     loaded = _load_hf(str(folder), name=path.stem, allow_pickle=False, remote_code=False)
+    loaded.bos = first_token(path, folder)
     loaded.notes.append(f"{path.name}: quantised weights, dequantised to float32 before measuring")
     return loaded
 

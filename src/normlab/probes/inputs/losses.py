@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,21 @@ from normlab.errors import ConfigError, InputError, unknown
 NAMES = ("auto", "causal", "masked", "contrastive", "none")
 
 
+# (what the model is given, what it should say, where that counts); the last two are [batch, tokens].
+Targets = Callable[[Any], tuple[Any, Tensor, Tensor]]
+
+
 @dataclass(frozen=True)
 class Loss:
-    """`function(model, batch)` is a scalar; `chance` is what a model that knows nothing scores, where that is known."""
+    """`function(model, batch)` is a scalar; `chance` is what a model that knows nothing scores, where that is known.
+
+    `targets` says what a loss over a vocabulary asks for at each place, so that more than its mean can be read.
+    """
 
     name: str
     function: Callable[[nn.Module, Any], Tensor]
     chance: float | None = None
+    targets: Targets | None = None
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         return self.function(model, batch)
@@ -39,30 +47,60 @@ class LossReading:
 
 def call(model: nn.Module, batch: Any) -> Any:
     """model(**batch) for a mapping, model(*batch) for a tuple, model(batch) for a tensor."""
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return model(**batch)
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
 
 
 def token_ids(batch: Any) -> Tensor | None:
     """The integer ids [batch, tokens] of a batch, if it has them."""
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         batch = batch.get("input_ids")
     elif isinstance(batch, (tuple, list)):
         batch = batch[0]
     return batch if isinstance(batch, Tensor) and batch.dim() == 2 and not batch.is_floating_point() else None
 
 
+def padding(batch: Any) -> Tensor | None:
+    """Where a batch holds text [batch, tokens], if its attention mask says that some of it is padding."""
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or bool((mask != 0).all()):
+        return None
+    return mask != 0
+
+
 def with_ids(batch: Any, ids: Tensor) -> Any:
-    """The same batch with other token ids (and no mask or labels: they belonged to the old ones)."""
-    if isinstance(batch, dict):
-        return {"input_ids": ids}
+    """The same batch with other token ids; what belonged to the old ones (labels, a mask of another shape) goes."""
+    if isinstance(batch, Mapping):
+        old = token_ids(batch)
+        same = old is not None and old.shape == ids.shape
+        kept = {key: value for key, value in batch.items() if same and _beside(value, ids) and key != "labels"}
+        rows = {key: value[: len(ids)] for key, value in batch.items() if _of_decoder(key, value)}
+        return {**kept, **rows, "input_ids": ids}
     return (ids, *batch[1:]) if isinstance(batch, (tuple, list)) else ids
+
+
+def _beside(value: Any, ids: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape[:2] == ids.shape
+
+
+def _of_decoder(key: str, value: Any) -> bool:
+    return key.startswith("decoder_") and isinstance(value, Tensor)
+
+
+def narrow(batch: Any, rows: int, tokens: int) -> Any:
+    """The first rows and tokens of a batch, of everything in it that has them."""
+    ids = token_ids(batch)
+    if ids is None or not isinstance(batch, Mapping):
+        return batch if ids is None else with_ids(batch, ids[:rows, :tokens])
+    cut = {key: value[:rows, :tokens] for key, value in batch.items() if _beside(value, ids) and key != "labels"}
+    rest = {key: value[:rows] for key, value in batch.items() if _of_decoder(key, value)}
+    return {**cut, **rest}
 
 
 def images(batch: Any) -> Tensor | None:
     """The pixels [batch, channels, height, width] of a batch, if it has them."""
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         batch = batch.get("pixel_values")
     elif isinstance(batch, (tuple, list)):
         batch = batch[0]
@@ -70,7 +108,7 @@ def images(batch: Any) -> Tensor | None:
 
 
 def with_images(batch: Any, pixels: Tensor) -> Any:
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return {"pixel_values": pixels}
     return (pixels, *batch[1:]) if isinstance(batch, (tuple, list)) else pixels
 
@@ -94,7 +132,7 @@ def pick(
     if loss == "none":
         return None
     if loss == "auto":
-        if isinstance(batch, dict) and "labels" in batch:
+        if isinstance(batch, Mapping) and "labels" in batch:
             return Loss("the model's own loss on the labels given", lambda m, b: call(m, b).loss)
         loss = _natural(model)
         unread = token_ids(batch) is None and (images(batch) is None or loss != "contrastive")
@@ -107,10 +145,10 @@ def pick(
     if loss == "masked":
         if mask_id is None:
             raise InputError("the masked loss needs the id of the mask token: pass mask_id=")
-        return Loss("masked", _masked(mask_id, special_ids, seed), _log_vocabulary(model))
+        return _vocabulary_loss("masked", _hidden(mask_id, special_ids, seed), model)
     if loss == "contrastive":
         return Loss("contrastive", _contrastive, _log_rows(token_ids(batch)))
-    return Loss("causal", _causal, _log_vocabulary(model))
+    return _vocabulary_loss("causal", _next, model)
 
 
 def _log_rows(rows: Tensor | None) -> float | None:
@@ -137,7 +175,7 @@ def _log_vocabulary(model: nn.Module) -> float | None:
     return math.log(size) if size else None
 
 
-def _logits(output: Any) -> Tensor:
+def logits_of(output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output
     found: Tensor | None = getattr(output, "logits", None)
@@ -149,30 +187,46 @@ def _logits(output: Any) -> Tensor:
     return found
 
 
-def _causal(model: nn.Module, batch: Any) -> Tensor:
-    ids = token_ids(batch)
-    logits = _logits(call(model, batch))
-    return cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten().to(logits.device))  # type: ignore[index]
+def _vocabulary_loss(name: str, targets: Targets, model: nn.Module) -> Loss:
+    def function(model: nn.Module, batch: Any) -> Tensor:
+        given, wanted, counts = targets(batch)
+        logits = logits_of(call(model, given))[:, : wanted.shape[1]]
+        return cross_entropy(logits[counts.to(logits.device)].float(), wanted[counts].to(logits.device))
+
+    return Loss(name, function, _log_vocabulary(model), targets)
 
 
-def _masked(mask_id: int, special_ids: Sequence[int], seed: int) -> Callable[[nn.Module, Any], Tensor]:
-    def masked(model: nn.Module, batch: Any) -> Tensor:
-        ids = token_ids(batch)
+def _next(batch: Any) -> tuple[Any, Tensor, Tensor]:
+    """The next token everywhere, padding apart."""
+    ids, text = token_ids(batch), padding(batch)
+    assert ids is not None
+    counts = torch.ones_like(ids, dtype=torch.bool) if text is None else text
+    return batch, ids[:, 1:], counts[:, 1:] & counts[:, :-1]
+
+
+def _hidden(mask_id: int, special_ids: Sequence[int], seed: int) -> Targets:
+    def targets(batch: Any) -> tuple[Any, Tensor, Tensor]:
+        ids, text = token_ids(batch), padding(batch)
+        assert ids is not None
         generator = torch.Generator().manual_seed(seed)  # the same places each time: skips compare like with like
-        hidden = (torch.rand(ids.shape, generator=generator) < 0.15).to(ids.device)  # type: ignore[union-attr]
-        hidden[:, ids.shape[1] // 2] = True  # type: ignore[union-attr]
+        hidden = (torch.rand(ids.shape, generator=generator) < 0.15).to(ids.device)
+        hidden[:, ids.shape[1] // 2] = True
         # No model learns to guess [CLS] or [SEP]: two of them in a short window can be half of the loss.
-        hidden &= ~torch.isin(ids, torch.tensor([*special_ids, mask_id], device=ids.device))  # type: ignore[arg-type, union-attr]
-        logits = _logits(call(model, with_ids(batch, ids.masked_fill(hidden, mask_id))))  # type: ignore[union-attr]
-        return cross_entropy(logits[hidden].float(), ids[hidden])  # type: ignore[index]
+        hidden &= ~torch.isin(ids, torch.tensor([*special_ids, mask_id], device=ids.device))
+        hidden &= hidden if text is None else text
+        return with_ids(batch, ids.masked_fill(hidden, mask_id)), ids, hidden
 
-    return masked
+    return targets
 
 
 def _contrastive(model: nn.Module, batch: Any) -> Tensor:
     """Alternate chunks of 16 tokens of a window are a pair, other windows are negatives: mean pooling, InfoNCE."""
-    ids = token_ids(batch)
-    first, second = (_pooled(model, with_ids(batch, half)) for half in halves(ids))  # type: ignore[arg-type]
+    ids, text = token_ids(batch), padding(batch)
+    assert ids is not None
+    if text is not None:  # as much as every window has, from its first token on
+        least, starts = int(text.sum(1).min()), text.int().argmax(1)
+        ids = torch.stack([row[start : start + least] for row, start in zip(ids, starts.tolist(), strict=True)])
+    first, second = (_pooled(model, with_ids(batch, half)) for half in halves(ids))
     return cross_entropy(first @ second.T / 0.05, torch.arange(len(first), device=first.device))
 
 

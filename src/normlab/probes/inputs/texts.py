@@ -67,10 +67,15 @@ def frame(loaded: Loaded) -> tuple[list[int], list[int]]:
         return [], []
     plain = loaded.tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = loaded.tokenizer("a", add_special_tokens=True)["input_ids"]
+    before: list[int] = []
+    after: list[int] = []
     for start in range(len(whole) - len(plain) + 1):
         if whole[start : start + len(plain)] == plain:
-            return whole[:start], whole[start + len(plain) :]
-    return [], []
+            before, after = whole[:start], whole[start + len(plain) :]
+            break
+    if loaded.bos is not None and loaded.bos not in before:
+        before = [loaded.bos, *before]
+    return before, after
 
 
 def windows(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
-from normlab.probes.judge.rulebook import rule, verdict
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed
+from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, verdict
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.table import column
 
 STOCHASTIC = ("mhc",)  # schemes whose mixing is doubly stochastic by construction
 
 
-@rule
 def averaging_mixing(f: Evidence) -> Verdict | None:
     keeps = column(f.rows, lambda row: row.mixing_keeps)
     layers = tuple(i for i, value in enumerate(keeps) if value < LIMITS.keeps)
@@ -24,14 +22,13 @@ def averaging_mixing(f: Evidence) -> Verdict | None:
         "warn",
         f"the mixing averages the streams: it leaves {100 * value:.0f} % of their difference (second singular value) in "
         f"{listed(layers)}",
-        value,
-        LIMITS.keeps,
-        layers,
-        "0.99 at the start of the mHC paper; 0.1 to 0.4 where its biases were left at zero",
+        value=value,
+        limit=LIMITS.keeps,
+        layers=layers,
+        normal="0.99 at the start of the mHC paper; 0.1 to 0.4 where its biases were left at zero",
     )
 
 
-@rule
 def broken_mixing(f: Evidence) -> Verdict | None:
     if f.placement not in STOCHASTIC:
         return None
@@ -44,14 +41,13 @@ def broken_mixing(f: Evidence) -> Verdict | None:
         "broken_mixing",
         "warn",
         f"rows or columns of the mixing miss 1 by up to {value:.2g} in {listed(layers)}",
-        value,
-        LIMITS.mixing_error,
-        layers,
-        "below 0.02 for twenty Sinkhorn steps near the start of training",
+        value=value,
+        limit=LIMITS.mixing_error,
+        layers=layers,
+        normal="below 0.02 for twenty Sinkhorn steps near the start of training",
     )
 
 
-@rule
 def closed_write(f: Evidence) -> Verdict | None:
     gates = column(f.rows, lambda row: row.write_gate)
     layers = tuple(i for i, value in enumerate(gates) if value < LIMITS.write_gate)
@@ -62,14 +58,13 @@ def closed_write(f: Evidence) -> Verdict | None:
         "closed_write",
         "warn",
         f"the write gates of a branch are shut (mean {value:.2g}) in {listed(layers)}",
-        value,
-        LIMITS.write_gate,
-        layers,
-        "1 at the start; gates are between 0 and 2",
+        value=value,
+        limit=LIMITS.write_gate,
+        layers=layers,
+        normal="1 at the start; gates are between 0 and 2",
     )
 
 
-@rule
 def dead_stream(f: Evidence) -> Verdict | None:
     sizes = column(f.rows, lambda row: row.smallest_stream)
     layers = tuple(i for i, value in enumerate(sizes) if value < LIMITS.smallest_stream)
@@ -81,14 +76,13 @@ def dead_stream(f: Evidence) -> Verdict | None:
         "dead_stream",
         "warn",
         f"one stream is nearly zero, {100 * value:.2g} % of the mean size of all, in {listed(layers)}",
-        value,
-        LIMITS.smallest_stream,
-        layers,
-        "streams of similar size: 50 % and more",
+        value=value,
+        limit=LIMITS.smallest_stream,
+        layers=layers,
+        normal="streams of similar size: 50 % and more",
     )
 
 
-@rule
 def one_stream_head(f: Evidence) -> Verdict | None:
     shares = finite(column(f.rows, lambda row: row.head_share))
     if not shares or shares[-1] < LIMITS.head_share:
@@ -97,8 +91,11 @@ def one_stream_head(f: Evidence) -> Verdict | None:
         "one_stream_head",
         "warn",
         f"the head reads one stream alone ({100 * shares[-1]:.0f} % of its weight)",
-        shares[-1],
-        LIMITS.head_share,
-        (),
-        "1/n at the start",
+        value=shares[-1],
+        limit=LIMITS.head_share,
+        layers=(),
+        normal="1/n at the start",
     )
+
+
+RULES = (averaging_mixing, broken_mixing, closed_write, dead_stream, one_stream_head)

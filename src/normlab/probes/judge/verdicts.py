@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from normlab.probes.judge.advice import TEXTS, advise
+from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import Summary
-from normlab.probes.measure.table import Real, Rows
+from normlab.probes.measure.table import Real, Rows, Sparse
 from normlab.probes.measure.weights import ALIKE, Twin
 
 SEVERITIES = ("bad", "warn", "note")
@@ -27,31 +29,78 @@ class Limits:
     """What the rules judge by, in one place."""
 
     dilution: float = 0.08  # late contribution below this, and below half of the early one
-    gradient_spread: float = 10.0
+    gradient_spread: float = 15.0  # between layers, the first left out
+    gradient_bad: float = 300.0
+    trend: float = 0.6  # rank correlation with depth from which gradients are said to grow or vanish
     collapse: float = 0.95  # mean cosine between tokens, without the three largest coordinates
     uniform: float = 0.95  # normalised entropy
     sink: float = 0.3  # mass on one key, in a quarter of the layers
     explosion: float = math.log(1.4)  # factor per layer
+    growing: float = 1.15  # a step of the stream that counts as growth
+    jump: float = 6.0  # growth of the stream in one layer, and as many times the usual step
     dead: float = 1e-3  # ||f|| / ||h||, and a fiftieth of the other layers'
-    oversized: float = 8.0  # times the other layers' median
-    duplicate: float = ALIKE  # cosine between the weights of neighbours
+    oversized: float = 5.0  # times the neighbours
+    undersized: float = 5.0
+    duplicate: float = ALIKE
     wasted: float = 0.01  # of what the model has learnt (chance - loss)
+    harm: float = 0.03  # nats
     homogeneous: float = 0.95  # mean cosine between the streams of one token, after the first layers
     gain: float = (
         10.0  # composite gain of the mixings (doubly stochastic: 1; mHC reports 3000 for plain hyper-connections)
     )
+    # -- several streams --
     keeps: float = 0.7  # second singular value of one mixing
     mixing_error: float = 0.1  # of rows and columns from 1
     write_gate: float = 0.05  # mean of a branch's write gates
     smallest_stream: float = 0.05  # size of a stream beside the mean
     head_share: float = 0.97  # largest weight of the head's read
+    # -- the loss --
+    worse: float = 1.15  # of chance
+    chance: float = 0.95
+    frequencies: float = 0.93  # of what single-token frequencies score
+    grown: float = 0.75  # of the same: below, attention is expected to have learnt something
+    calibrated: float = 0.2  # |loss - entropy| of the loss
+    gap: float = 0.35  # nats
+    context: float = 0.1  # nats
+    leak: float = 1e-3
+    # -- weights --
+    gain_scale: float = 3.0  # of a norm's median gain, relative to the layers around
+    gain_peak: float = 5.0
+    reset: float = 20.0
+    share: float = 0.1  # of rows, columns or entries that are off or flipped
+    matrix_scale: float = 2.5
+    rank: float = 1.6
+    row: float = 10.0  # largest row of a matrix over its median row, relative to the layers around
+    expert: float = 3.0
+    pull: float = 0.4  # nats per unit of log scale
+    pull_ends: float = 1.0
+    bias_scale: float = 8.0
+    bias: float = 0.05
+    unused: float = 0.02  # of an even share
+    # -- attention --
+    entropy: float = 3.0
+    flat: float = 8.0
+    head_low: float = 30.0
+    head_high: float = 20.0
+    # -- the ends --
+    embedding: float = 60.0
+    embedding_high: float = 12.0
+    small_rows: float = 0.04
+    common: float = 0.9
+    row_peak: float = 8.0
+    embedding_rank: float = 0.2
+    rotary: float = 0.05
+    final_low: float = 0.2
+    final_high: float = 6.0
+    final_spread: float = 0.7
+    final_small: float = 6.0
 
 
 LIMITS = Limits()
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Sparse):
     """One finding. `value` is the number that was judged, `limit` what it was judged by."""
 
     id: str
@@ -63,6 +112,32 @@ class Verdict:
     normal: str
     why: str
     advice: str
+    subject: str | None = None  # weights, attention, branches, ...; files of schema 1 do not say it
+
+    @property
+    def name(self) -> str:
+        return self.id.replace("_", " ")
+
+    @property
+    def place(self) -> str:
+        return listed(self.layers) if self.layers else f"the {(self.subject or self.name).replace('_', ' ')}"
+
+
+def verdict(
+    id: str,
+    severity: str,
+    title: str,
+    *,
+    value: float,
+    limit: float,
+    layers: tuple[int, ...] = (),
+    normal: str = "none",
+    subject: str | None = None,
+) -> Verdict:
+    """A verdict with the words that belong to its id."""
+    words = TEXTS[id]
+    usual = words.normal or normal
+    return Verdict(id, severity, title, value, limit, layers, usual, words.why, advise(id), subject or words.subject)
 
 
 @dataclass(frozen=True)
@@ -75,6 +150,8 @@ class Evidence:
     nonfinite_weights: tuple[str, ...] = ()
     duplicates: tuple[Twin, ...] = ()
     causal: SkipReport | None = None
+    readings: Readings = field(default_factory=Readings)
+    start: float = 0.0  # the median token's norm before the first layer
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from normlab.dynamics.flow.scalar import scalar
 from normlab.probes.measure.metrics import growth_exponent as fitted_exponent
+from normlab.probes.measure.table import Real
 
 
 @dataclass(frozen=True)
 class Band:
     """A lower and an upper bound per layer."""
 
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    low: tuple[Real, ...]
+    high: tuple[Real, ...]
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Theory:
 
     growth_exponent: float | None = None
     xiong: Band | None = None
-    orthogonal: tuple[float, ...] | None = None
-    sphere_cosine: tuple[float, ...] | None = None
+    orthogonal: tuple[Real, ...] | None = None
+    sphere_cosine: tuple[Real, ...] | None = None
 
 
 # Growth exponent p of ||h_l|| ~ l^p for random weights: branches of constant size in random directions add in squares.

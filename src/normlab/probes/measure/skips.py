@@ -240,7 +240,7 @@ class SkippedRun:
 
     first: int
     length: int
-    change: float
+    change: Real
 
     @property
     def last(self) -> int:

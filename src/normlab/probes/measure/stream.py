@@ -48,6 +48,7 @@ class StreamStatistics:
         self.angles: dict[tuple[int, int], list[float]] = defaultdict(list)
         self.tokens = self.width = 0
         self.shape: tuple[int, ...] = ()  # [batch, tokens, d] of the last batch
+        self.text: Tensor | None = None  # [batch, tokens], where the batch is not padding
         self._known: tuple[Tensor, Tensor] | None = None  # (stream, its norms) of the layer before
         self._product: Tensor | None = None  # of the mixings of all layers so far, n x n per token
 
@@ -55,7 +56,9 @@ class StreamStatistics:
         index = record.index
         with torch.no_grad():
             if index == 0:
-                self.tokens += record.before.shape[0] * record.before.shape[1]
+                self.tokens += (
+                    int(self.text.sum()) if self.text is not None else record.before.shape[0] * record.before.shape[1]
+                )
                 self.width, self.shape = record.before.shape[-1], tuple(record.before.shape)
                 self._known = self._product = None
                 self.last.clear()
@@ -65,7 +68,7 @@ class StreamStatistics:
             lengths = {id(record.before): before, id(record.after): after}
             for part in record.parts:
                 self._branch(index, part, lengths)
-            sums.add(block_influence=1 - _cosine(record.before, record.after, before, after))
+            sums.add(block_influence=1 - self._cosine(record.before, record.after, before, after))
             self._stream(index, record.after, after)
             sums.add(**{name: float(value) for name, value in stream_numbers(record).items()})
             self._mix(sums, record.mixings)
@@ -92,36 +95,61 @@ class StreamStatistics:
             base = lengths[id(part.before)] = metrics.token_norms(part.before)
         added = metrics.token_norms(part.added)
         self.branches[index, part.kind].add(
-            norm=float(added.mean()),
-            ratio=float((added / base.clamp_min(1e-30)).mean()),
-            cosine=_cosine(part.added, part.before, added, base),
+            norm=float(self._kept(added).mean()),
+            ratio=float(self._kept(added / base.clamp_min(1e-30)).mean()),
+            typical=float(self._kept(added / base.clamp_min(1e-30)).median()),
+            cosine=self._cosine(part.added, part.before, added, base),
         )
 
+    def _kept(self, values: Tensor) -> Tensor:
+        """The values [batch, tokens, ...] of text, without padding."""
+        return values if self.text is None else values[self.text.to(values.device)]
+
+    def _cosine(self, a: Tensor, b: Tensor, length_a: Tensor, length_b: Tensor) -> float:
+        dots = torch.linalg.vecdot(a.float(), b.float())
+        return float(self._kept(dots / (length_a * length_b).clamp_min(1e-30)).mean())
+
     def _stream(self, index: int, x: Tensor, norms: Tensor) -> None:
-        sums = self.sums[index]
-        sums.add(norm=float(norms.mean()))
-        sums.add(norm_median=float(norms.median()))
-        sums.add(nonfinite=float((~torch.isfinite(norms)).sum()))
-        n = x.shape[1]
-        direction = torch.bmm((1 / norms.clamp_min(1e-30)).unsqueeze(1), x.float()).squeeze(1) / n
-        length = direction.square().sum(-1)
-        sums.add(token_cosine=float(((length * n - 1) / max(n - 1, 1)).mean()))
+        sums, kept = self.sums[index], self._kept(norms)
+        sums.add(norm=float(kept.mean()), norm_median=float(kept.median()))
+        sums.add(nonfinite=float((~torch.isfinite(kept)).sum()))
+        n, length = self._directions(x, norms)
+        sums.add(token_cosine=float(((length * n - 1) / (n - 1).clamp_min(1)).mean()))
         sums.add(token_variance=float((1 - length).mean()))
-        peak = metrics.top_magnitude(x)
+        clean = x if self.text is None else x * self.text.to(x.device).unsqueeze(-1)
+        peak, middle = metrics.top_magnitude(clean), metrics.median_magnitude(self._kept(x))
         size = peak[0]
-        middle = metrics.median_magnitude(x)
         sums.add(median_magnitude=middle)
         if size > ABSOLUTE and size > RELATIVE * middle:
-            sums.add(massive=float((x.abs() > max(ABSOLUTE, RELATIVE * middle)).sum()))
+            sums.add(massive=float((clean.abs() > max(ABSOLUTE, RELATIVE * middle)).sum()))
         else:
             sums.add(massive=0.0)
         if size > self.top.get(index, (-1.0, 0, 0))[0]:
             self.top[index] = peak
-        if self.rank_tokens and n > 1 and bool(torch.isfinite(norms).all()):
-            some = x[0, :: max(1, n // self.rank_tokens)][: self.rank_tokens]
+        if self.rank_tokens and x.shape[1] > 1 and bool(torch.isfinite(kept).all()):
+            first = x[0] if self.text is None else x[0][self.text[0].to(x.device)]
+            some = first[:: max(1, len(first) // self.rank_tokens)][: self.rank_tokens]
             sums.add(effective_rank=float(metrics.effective_rank(some)))
-            sums.add(token_cosine_robust=float(metrics.token_cosine(_without_largest(x)).mean()))
-        self._turn(index, x[:, -1].float())
+            rest = _without_largest(clean)
+            m, robust = self._directions(rest, metrics.token_norms(rest))
+            sums.add(token_cosine_robust=float(((robust * m - 1) / (m - 1).clamp_min(1)).mean()))
+        self._turn(index, self._last(x).float())
+
+    def _directions(self, x: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """(tokens, ||mean direction||^2) of each sequence."""
+        weights = 1 / norms.clamp_min(1e-30)
+        n = torch.full(norms.shape[:1], float(norms.shape[1]), device=norms.device, dtype=norms.dtype)
+        if self.text is not None:
+            weights, n = weights * self.text.to(norms.device), self.text.to(norms).sum(1)
+        direction = torch.bmm(weights.unsqueeze(1), x.to(weights.dtype)).squeeze(1) / n.clamp_min(1).unsqueeze(1)
+        return n, direction.square().sum(-1)
+
+    def _last(self, x: Tensor) -> Tensor:
+        """The last token of text of each sequence."""
+        if self.text is None:
+            return x[:, -1]
+        places = torch.arange(x.shape[1], device=x.device) * self.text.to(x.device)
+        return x[torch.arange(len(x), device=x.device), places.argmax(1)]
 
     def _turn(self, index: int, last: Tensor) -> None:
         if self.last:
@@ -147,6 +175,8 @@ class StreamStatistics:
             ffn_norm=ffn.get("norm"),
             ffn_ratio=ffn.get("ratio"),
             ffn_cosine=ffn.get("cosine"),
+            attention_typical=attention.get("typical"),
+            ffn_typical=ffn.get("typical"),
             angular_distance=self._angle(index - 1, index),
             **self._place(index),
         )
@@ -173,8 +203,3 @@ def _without_largest(x: Tensor, *, count: int = 3) -> Tensor:
     largest = x.abs().mean((0, 1)).topk(count).indices
     kept = torch.ones(x.shape[-1], dtype=torch.bool, device=x.device).index_fill_(0, largest, False)
     return x[..., kept]
-
-
-def _cosine(a: Tensor, b: Tensor, length_a: Tensor, length_b: Tensor) -> float:
-    dots = torch.linalg.vecdot(a.float(), b.float())
-    return float((dots / (length_a * length_b).clamp_min(1e-30)).mean())

@@ -59,6 +59,18 @@ class AttentionRow(Sparse):
 
 
 @dataclass(frozen=True)
+class HeadRow(Sparse):
+    """One head of one layer; `output` is the size of what it adds to the stream, where its projection was found."""
+
+    layer: int
+    head: int
+    entropy: Real
+    max_weight: Real
+    sink_mass: Real
+    output: Number = None
+
+
+@dataclass(frozen=True)
 class GradientRow(Sparse):
     """Gradients of the loss: of a layer's parameters, of its branches' and of the stream that enters it."""
 
@@ -79,6 +91,7 @@ class BranchReading:
     norm: float
     ratio: float
     cosine: float
+    typical: float  # the ratio of the median token: one huge or zero token does not move it
 
 
 @dataclass(frozen=True)
@@ -129,15 +142,23 @@ class LayerRow(Sparse):
     ffn_gradient: Number = None
     stream_gradient: Number = None
     skip_loss_change: Number = None
+    attention_typical: Number = None
+    ffn_typical: Number = None
 
     @property
     def branches(self) -> tuple[BranchReading, ...]:
         """The branches that this layer has, attention first."""
         found = (
-            ("attention", self.attention_norm, self.attention_ratio, self.attention_cosine),
-            ("ffn", self.ffn_norm, self.ffn_ratio, self.ffn_cosine),
+            ("attention", self.attention_norm, self.attention_ratio, self.attention_cosine, self.attention_typical),
+            ("ffn", self.ffn_norm, self.ffn_ratio, self.ffn_cosine, self.ffn_typical),
         )
-        return tuple(BranchReading(k, self.layer, n, _nan(r), _nan(c)) for k, n, r, c in found if n is not None)
+        return tuple(
+            BranchReading(
+                kind, self.layer, norm, _nan(ratio), _nan(cosine), _nan(ratio if typical is None else typical)
+            )
+            for kind, norm, ratio, cosine, typical in found
+            if norm is not None
+        )
 
     def branch(self, kind: str) -> BranchReading | None:
         return next((branch for branch in self.branches if branch.kind == kind), None)
@@ -153,8 +174,8 @@ def column(rows: Iterable[Item], value: Callable[[Item], float | None]) -> list[
 
 
 def ratios(rows: Rows, kind: str) -> list[float]:
-    """||f|| / ||h|| of one kind of branch in every layer; nan where a layer has none."""
-    return column(rows, lambda row: branch.ratio if (branch := row.branch(kind)) else None)
+    """||f|| / ||h|| of the median token, of one kind of branch in every layer; nan where a layer has none."""
+    return column(rows, lambda row: branch.typical if (branch := row.branch(kind)) else None)
 
 
 def joined(rows: Iterable[LayerRow], more: Iterable[AttentionRow | GradientRow]) -> list[LayerRow]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.measure.summary import LengthRow
 from normlab.probes.measure.table import LayerRow
 from normlab.report.figures import Figure, Trace, bars, figure, line, matrix, theory, ticks
+
+if TYPE_CHECKING:
+    from normlab.probes.diagnosis import Diagnosis
 
 Value = Callable[[LayerRow], float | None]
 

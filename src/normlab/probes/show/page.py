@@ -5,14 +5,16 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.measure.table import plain
 from normlab.probes.show import figures
 from normlab.probes.show.text import identity
 from normlab.report import Page
 from normlab.report.page import script_json
+
+if TYPE_CHECKING:
+    from normlab.probes.diagnosis import Diagnosis
 
 STYLE = {"bad": "bad", "warn": "warn", "note": "note-box"}
 WORD = {"bad": "Fault", "warn": "Warning", "note": "Note"}
@@ -51,8 +53,7 @@ def build(diagnoses: Sequence[Diagnosis]) -> Page:
 def _verdicts(page: Page, d: Diagnosis, *, titled: bool) -> None:
     if titled:
         page.html(f"<h3>{html.escape(d.name)}</h3>")
-    if not d.verdicts:
-        page.text("No fault was found: every rule is within its limit.", style="good")
+    page.text(d.headline, style="good" if d.worst in (None, "note") else "")
     for v in d.verdicts:
         rows = "".join(
             f"<dt>{label}</dt><dd>{html.escape(text)}</dd>"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.measure.summary import Summary
 from normlab.probes.measure.table import LayerRow, column
 from normlab.report.terminal import bar, sparkline
+
+if TYPE_CHECKING:
+    from normlab.probes.diagnosis import Diagnosis
 
 WIDTH = 100
 MARK = {"bad": "[BAD] ", "warn": "[WARN]", "note": "[NOTE]"}
@@ -53,6 +56,7 @@ def _header(d: Diagnosis) -> list[str]:
     how = d.how
     where = "inferred from data" if d.inferred else "known architecture"
     lines = [
+        d.headline,
         f"{d.name}: {len(d.layers)} x {d.architecture}, {d.placement} ({where}), "
         f"{how.parameters / 1e6:.4g}M parameters, d = {how.width}",
         f"{how.tokens} tokens in windows of {how.window}; {identity(d)}",
@@ -74,8 +78,6 @@ def identity(d: Diagnosis) -> str:
 
 
 def _verdicts(d: Diagnosis) -> list[str]:
-    if not d.verdicts:
-        return ["No fault was found: every rule is within its limit."]
     lines: list[str] = []
     for verdict in d.verdicts:
         lines += _wrap(f"{MARK[verdict.severity]} {verdict.id}: {verdict.title}", "       ")

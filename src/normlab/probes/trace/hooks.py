@@ -53,6 +53,8 @@ class Record:
     weights: Tensor | None = None  # attention weights [batch, heads, queries, keys], where the model returns them
     attended: Tensor | None = None  # what the attention module returned, before any norm on it
     checks: list[tuple[str, float]] = field(default_factory=list)
+    mixed: Tensor | None = None  # what the output projection of attention reads, all heads side by side
+    projection: Tensor | None = None  # its matrix, [d, heads x width]
     streams: Tensor | None = None  # [batch, tokens, n, d] when the model keeps several
     mixings: list[Tensor] = field(default_factory=list)  # [..., n, n] of each branch, where streams are mixed
     gates: list[Gates] = field(default_factory=list)  # of each branch
@@ -123,6 +125,8 @@ class _Scratch:
         self.versions: dict[str, tuple[Tensor, int]] = {}
         self.weights: Tensor | None = None
         self.attended: Tensor | None = None
+        self.mixed: Tensor | None = None
+        self.projection: Tensor | None = None
 
 
 class Tracer(AbstractContextManager["Tracer"]):
@@ -155,6 +159,8 @@ class Tracer(AbstractContextManager["Tracer"]):
                         if isinstance(core, nn.MultiheadAttention):
                             add(core.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
                         add(core.register_forward_hook(self._keep_weights))
+                        if (out := output_projection(layer, branch)) is not None:
+                            add(out.register_forward_pre_hook(self._keep_mixed))
             add(layer.register_forward_hook(self._finisher(row)))
         if self._watch is not None:
             self._open.enter_context(self._watch)
@@ -204,6 +210,12 @@ class Tracer(AbstractContextManager["Tracer"]):
             self._scratch.weights = self._scratch.weights if returned is None else returned
             self._scratch.attended = first_tensor(output)
 
+    def _keep_mixed(self, module: nn.Module, args: Any) -> None:
+        if self._scratch is not None and args:
+            weight = module.weight.detach()  # type: ignore[operator]
+            self._scratch.mixed = args[0].detach()
+            self._scratch.projection = weight if isinstance(module, nn.Linear) else weight.T
+
     def _computed_weights(self, weights: Tensor) -> None:
         if self._scratch is not None:
             self._scratch.weights = weights
@@ -215,6 +227,7 @@ class Tracer(AbstractContextManager["Tracer"]):
                 return
             record = assemble(row, scratch, first_tensor(output), verify=self.verify)
             record.index, record.module = self.calls, module
+            record.mixed, record.projection = scratch.mixed, scratch.projection
             for name, (tensor, version) in scratch.versions.items():
                 if tensor._version != version:
                     self.layout.mutated.add(name)
@@ -224,6 +237,25 @@ class Tracer(AbstractContextManager["Tracer"]):
             self.on_layer(record)
 
         return hook
+
+
+_OUTPUTS = ("o_proj", "out_proj", "c_proj", "dense", "out_lin", "wo", "o", "out", "proj")
+
+
+def output_projection(layer: nn.Module, branch: BranchRoles) -> nn.Module | None:
+    """The matrix through which the heads write, by the names that architectures give it; None if there is none."""
+    core = branch.core or branch.added
+    for owner in (core, core.rpartition(".")[0] + ".output", core.rpartition(".")[0]):
+        for name in _OUTPUTS:
+            path = f"{owner}.{name}".strip(".")
+            try:
+                found = layer.get_submodule(path)
+            except AttributeError:
+                continue
+            weight = getattr(found, "weight", None)
+            if isinstance(weight, Tensor) and weight.dim() == 2 and weight.is_floating_point():
+                return found
+    return None
 
 
 def _recorded(branch: BranchRoles, verify: bool) -> list[str]:

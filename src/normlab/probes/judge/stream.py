@@ -1,0 +1,128 @@
+"""The residual stream: finite, growing as it should, tokens apart, streams apart."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, normal, verdict
+from normlab.probes.measure.summary import finite, median
+from normlab.probes.measure.table import column
+
+
+def non_finite(f: Evidence) -> Verdict | None:
+    layers = tuple(row.layer for row in f.rows if (row.nonfinite or 0) > 0)
+    if not layers and not f.nonfinite_weights:
+        return None
+    weights = f"weights {', '.join(f.nonfinite_weights[:3])}"
+    where = weights if f.nonfinite_weights else f"the stream from {listed(layers[:1])}"
+    count = float(len(f.nonfinite_weights) or len(layers))
+    of = "parameters" if f.nonfinite_weights else "layers"
+    return verdict(
+        "non_finite", "bad", f"NaN or infinity in {where} ({count:g} {of})", value=count, limit=0.0, layers=layers
+    )
+
+
+def _steps(f: Evidence) -> list[float]:
+    norms = column(f.rows, lambda row: row.norm_median)
+    return [b / a if a > 0 else math.nan for a, b in pairwise(norms)]
+
+
+def exploding_stream(f: Evidence) -> Verdict | None:
+    """Growth by a factor in nearly every layer; a single jump is another verdict."""
+    rate, steps = f.summary.exponential_rate, finite(_steps(f))
+    growing = sum(step > LIMITS.growing for step in steps)
+    if not (rate > LIMITS.explosion and f.summary.growth > 4 and len(f.rows) >= 3 and growing >= 0.7 * len(steps)):
+        return None
+    value = math.exp(rate)
+    title = f"the stream grows by a factor of {value:.2f} per layer, in {growing} of {len(steps)} layers"
+    layers = tuple(row.layer for row in f.rows)
+    usual = normal(lambda s: s.exponential_rate) + " (log factor)"
+    return verdict(
+        "exploding_stream", "bad", title, value=value, limit=math.exp(LIMITS.explosion), layers=layers, normal=usual
+    )
+
+
+def stream_jump(f: Evidence) -> Verdict | None:
+    """One layer behind which the median token is many times longer, among steps that are not."""
+    steps = _steps(f)
+    known = finite(steps)
+    if len(known) < 3 or exploding_stream(f) is not None:
+        return None
+    usual = median(known)
+    found = [i for i, step in enumerate(steps) if step > LIMITS.jump and step > LIMITS.jump * usual]
+    if not found or len(found) > 2 or found == [0]:
+        return None
+    layer = max(found, key=lambda i: steps[i]) + 1
+    value = steps[layer - 1]
+    title = f"the stream grows {value:.3g}-fold in layer {layer}; in a layer of this model it grows {usual:.3g}-fold"
+    return verdict("stream_jump", "warn", title, value=value, limit=LIMITS.jump, layers=tuple(i + 1 for i in found))
+
+
+def representation_collapse(f: Evidence) -> Verdict | None:
+    robust = column(f.rows, lambda row: row.token_cosine_robust)
+    layers = tuple(i for i, value in enumerate(robust) if value > LIMITS.collapse)
+    if not layers:
+        return None
+    value = max(finite(robust))
+    title = f"tokens point the same way: mean cosine {value:.3f} in {listed(layers)}"
+    usual = normal(lambda s: s.token_cosine_robust)
+    return verdict(
+        "representation_collapse", "bad", title, value=value, limit=LIMITS.collapse, layers=layers, normal=usual
+    )
+
+
+def massive_activations(f: Evidence) -> Verdict | None:
+    layers = tuple(i for i, value in enumerate(column(f.rows, lambda row: row.massive)) if value > 0)
+    if not layers:
+        return None
+    top = max((f.rows[i] for i in layers), key=lambda row: row.max_magnitude or 0.0)
+    peak = top.max_magnitude or 0.0
+    ratio = peak / max(top.median_magnitude or 0.0, 1e-30)
+    title = (
+        f"coordinate {top.max_coordinate} reaches {peak:.3g} at position {top.max_position}, {ratio:.2g} times the "
+        f"median, in {listed(layers)}"
+    )
+    usual = f"peak / median {normal(lambda s: s.peak_over_median)}"
+    return verdict("massive_activations", "note", title, value=ratio, limit=1000.0, layers=layers, normal=usual)
+
+
+def unbounded_mixing(f: Evidence) -> Verdict | None:
+    gains = column(f.rows, lambda row: row.composite_gain)
+    layers = tuple(i for i, value in enumerate(gains) if value > LIMITS.gain)
+    if not layers:
+        return None
+    value = max(finite(gains))
+    title = (
+        f"the mixing of the streams amplifies {value:.3g}-fold over depth, more than {LIMITS.gain:g}-fold from "
+        f"{listed(layers[:1])} on"
+    )
+    usual = f"1 for doubly stochastic mixing; {normal(lambda s: s.composite_gain)}"
+    return verdict("unbounded_mixing", "warn", title, value=value, limit=LIMITS.gain, layers=layers, normal=usual)
+
+
+def stream_homogenisation(f: Evidence) -> Verdict | None:
+    alike = column(f.rows, lambda row: row.homogenisation)
+    layers = tuple(i for i, value in enumerate(alike) if value > LIMITS.homogeneous)
+    # Streams start as copies of the embedding, and each branch tells them apart a little: only layers behind the first
+    # quarter can be judged, and a few of them are no pattern.
+    judged = [i for i in range(max(1, len(alike) // 4), len(alike)) if math.isfinite(alike[i])]
+    late = tuple(i for i in layers if i in judged)
+    if not judged or len(late) < 0.5 * len(judged):
+        return None
+    value = median([alike[i] for i in late])
+    title = f"the parallel streams are alike (cosine {value:.3f}) in {listed(layers)}"
+    usual = f"late layers: {normal(lambda s: s.homogenisation)}; hyper-connections start with equal streams"
+    return verdict(
+        "stream_homogenisation", "warn", title, value=value, limit=LIMITS.homogeneous, layers=layers, normal=usual
+    )
+
+
+RULES = (
+    exploding_stream,
+    stream_jump,
+    representation_collapse,
+    unbounded_mixing,
+    stream_homogenisation,
+    massive_activations,
+)

@@ -1,0 +1,23 @@
+"""Everything that was read of a model besides the table of layers: heads, weights, experts, what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from normlab.probes.measure.experts import ExpertRow
+from normlab.probes.measure.gradients import PullRow
+from normlab.probes.measure.outputs import OutputReading
+from normlab.probes.measure.table import HeadRow, Sparse
+from normlab.probes.measure.weights import EmbeddingReading, GainRow, MatrixRow
+
+
+@dataclass(frozen=True)
+class Readings(Sparse):
+    heads: tuple[HeadRow, ...] = ()
+    matrices: tuple[MatrixRow, ...] = ()
+    gains: tuple[GainRow, ...] = ()
+    embedding: EmbeddingReading | None = None
+    head: EmbeddingReading | None = None  # where it has a matrix of its own
+    experts: tuple[ExpertRow, ...] = ()
+    output: OutputReading | None = None
+    pulls: tuple[PullRow, ...] = ()

@@ -1,0 +1,102 @@
+"""python -m tests.probes.clinic [train] [--half open|set-aside|both] [--backbone KIND] [--fault NAME] [--json]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from normlab.report.terminal import finite
+
+from .backbones import KINDS, RUNS, ensure, ready, single_byte_loss
+from .report import Clinic, text
+from .runner import HALVES, Case, Stopwatch, cases, check_up, healthy, outcome
+
+UNFINISHED = 3
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.probes.clinic", description=__doc__)
+    parser.add_argument(
+        "what", nargs="?", choices=("run", "train"), default="run", help="train: only make the backbones"
+    )
+    parser.add_argument("--half", choices=(*HALVES, "both", "none"), default="both", help="none: healthy models only")
+    parser.add_argument("--backbone", choices=KINDS, help="only this kind")
+    parser.add_argument("--fault", help="only faults whose name contains this")
+    parser.add_argument("--everywhere", action="store_true", help="each fault in every backbone it applies to")
+    parser.add_argument(
+        "--no-healthy", action="store_true", help="do not examine healthy models of other ages and sizes"
+    )
+    parser.add_argument("--json", action="store_true", help="the result as JSON on stdout, and nothing else there")
+    parser.add_argument("--max-seconds", type=float, help=f"stop then with exit code {UNFINISHED}; run again to go on")
+    return parser.parse_args()
+
+
+def main() -> int:
+    chosen = options()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    watch = Stopwatch(chosen.max_seconds)
+    if chosen.what == "train":
+        return _train(chosen.backbone, watch)
+    halves = {"both": tuple(HALVES), "none": ()}.get(chosen.half, (chosen.half,))
+    todo = {
+        half: [case for case in cases(half, everywhere=chosen.everywhere) if _wanted(case, chosen)] for half in halves
+    }
+    ages = [] if chosen.no_healthy or chosen.fault else [b for b in healthy() if chosen.backbone in (None, b.kind)]
+    work = Work(total=sum(map(len, todo.values())) + len(ages), watch=watch)
+    checkups = tuple(work.each(check_up, ages))
+    clinic = Clinic({half: tuple(work.each(outcome, found)) for half, found in todo.items()}, checkups)
+    if work.done < work.total:
+        print(f"stopped: {work.done} of {work.total} exams are done and cached; run again to go on", file=sys.stderr)
+        return UNFINISHED
+    print(json.dumps(finite(clinic.to_dict())) if chosen.json else text(clinic))
+    return 0
+
+
+@dataclass
+class Work:
+    """Counts exams, tells how far it is, and stops in time."""
+
+    total: int
+    watch: Stopwatch
+    done: int = 0
+
+    def each(self, examine: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+        for job in jobs:
+            if self.watch.over:
+                return
+            yield examine(job)
+            self.done += 1
+            if self.done % 20 == 0:
+                print(f"{self.done} of {self.total}", file=sys.stderr, flush=True)
+
+
+def _wanted(case: Case, chosen: argparse.Namespace) -> bool:
+    return chosen.backbone in (None, case.backbone.kind) and (chosen.fault or "").lower() in case.fault.name.lower()
+
+
+def _train(kind: str | None, watch: Stopwatch) -> int:
+    print(f"single bytes: {single_byte_loss():.3f} nats", flush=True)
+    for run in RUNS:
+        if kind not in (None, run.kind):
+            continue
+        if watch.over and not ready(run):
+            print("stopped; run again to go on", file=sys.stderr)
+            return UNFINISHED
+        losses = ensure(run)
+        print(f"{run.name:20} " + "  ".join(f"{age}: {loss:.2f}" for age, loss in losses.items()), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""Examine sick and healthy models, one after the other; every exam is cached, so that a stopped clinic goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import normlab
+from normlab.files import write_json
+
+from . import open_faults, set_aside
+from .anatomy import dissect
+from .backbones import AGES, RUNS, SIZES, Backbone, Run, cache, digest, held_out_loss, load, run_of, windows
+from .exam import examine
+from .protocol import (
+    Accusation,
+    Dice,
+    Exam,
+    Fault,
+    Outcome,
+    Patient,
+    Planted,
+    is_found,
+    is_found_strictly,
+    news,
+)
+
+HALVES: dict[str, tuple[Fault, ...]] = {"open": open_faults.FAULTS, "set-aside": set_aside.FAULTS}
+BACKBONES_PER_FAULT = 3
+ROOMS = ("probes", "observe", "model", "schemes")  # what a diagnosis depends on
+
+
+@dataclass(frozen=True)
+class Case:
+    half: str
+    fault: Fault
+    backbone: Backbone
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault.name} in {self.backbone.name}"
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(f"{self.fault.name} {self.backbone.run.name}".encode())
+
+
+@dataclass(frozen=True)
+class Sick:
+    """A cached exam of a case."""
+
+    exam: Exam
+    planted: Planted
+    loss: float
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """The exam of a healthy model."""
+
+    backbone: str
+    age: int
+    loss: float
+    exam: Exam
+
+
+def cases(half: str, *, everywhere: bool = False) -> Iterator[Case]:
+    """Each fault in three of the kinds that it applies to (or all), taken in turn; seeds alternate too.
+
+    A fault of one kind only is tried in two models of that kind.
+    """
+    for fault in HALVES[half]:
+        turn = zlib.crc32(fault.name.encode())
+        kinds = fault.kinds[turn % len(fault.kinds) :] + fault.kinds[: turn % len(fault.kinds)]
+        kinds = kinds * 2 if len(kinds) == 1 else kinds if everywhere else kinds[:BACKBONES_PER_FAULT]
+        for place, kind in enumerate(kinds):
+            yield Case(half, fault, Backbone(run_of(kind, seed=(turn + place) % 2)))
+
+
+def healthy(runs: Iterable[Run] = RUNS) -> Iterator[Backbone]:
+    for run in runs:
+        for age in AGES:
+            yield Backbone(run, age)
+
+
+def admit(backbone: Backbone) -> Patient:
+    model = load(backbone)
+    return Patient(backbone, model, dissect(model, backbone.kind), windows(16, 7, held_out=True)[:, :-1].contiguous())
+
+
+def check_up(backbone: Backbone) -> Checkup:
+    """The exam of a healthy model, from the cache if diagnose has not changed."""
+    path = _path("healthy", backbone.name, digest(backbone.run))
+    if path.exists():
+        values = json.loads(path.read_text())
+        return Checkup(**{**values, "exam": _exam(values["exam"])})
+    patient = admit(backbone)
+    found = Checkup(backbone.name, backbone.age, held_out_loss(patient.model, patient.kind), examine(patient))
+    write_json(path, asdict(found))
+    return found
+
+
+def treat(case: Case) -> Sick:
+    """Plant the fault, measure what it does to the loss, diagnose."""
+    path = _path("sick", case.name, digest(case.backbone.run) + _source(case.half))
+    if path.exists():
+        values = json.loads(path.read_text())
+        planted = Planted(values["planted"]["what"], tuple(values["planted"]["layers"]))
+        return Sick(_exam(values["exam"]), planted, values["loss"] if values["loss"] is not None else float("nan"))
+    patient = admit(case.backbone)
+    torch.manual_seed(case.seed)
+    planted = case.fault.plant(patient, Dice(case.seed))
+    loss = held_out_loss(patient.model, patient.kind)
+    found = Sick(examine(patient), planted, loss)
+    write_json(path, {**asdict(found), "loss": loss if loss == loss and abs(loss) < 1e30 else None})
+    return found
+
+
+def outcome(case: Case) -> Outcome:
+    sick, twin = treat(case), check_up(case.backbone)
+    told = news(sick.exam, twin.exam)
+    depth = SIZES[case.backbone.run.size].layers
+    return Outcome(
+        fault=case.fault.name,
+        subject=case.fault.subject,
+        backbone=case.backbone.name,
+        what=sick.planted.what,
+        layers=sick.planted.layers,
+        loss_change=sick.loss - twin.loss,
+        news=told,
+        found=is_found(told, case.fault, sick.planted, depth),
+        strict=is_found_strictly(told, case.fault, sick.planted),
+        refused=sick.exam.refused,
+        seconds=sick.exam.seconds,
+    )
+
+
+class Stopwatch:
+    """Lets a long clinic stop after so many seconds; the cache keeps what is done."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.end = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        return self.end is not None and time.monotonic() > self.end
+
+
+def _exam(values: dict[str, Any]) -> Exam:
+    def items(name: str) -> tuple[Accusation, ...]:
+        return tuple(Accusation(**{**item, "layers": tuple(item["layers"])}) for item in values[name])
+
+    return Exam(items("accusations"), items("untrained"), values["refused"], values["seconds"])
+
+
+def _path(group: str, name: str, salt: str) -> Path:
+    key = hashlib.sha256(f"{name} {salt} {_code()}".encode()).hexdigest()[:20]
+    return cache() / "exams" / group / f"{key}.json"
+
+
+def _source(half: str) -> str:
+    """Of the files that define a half: open*.py and open*/, or set_aside*.py and set_aside*/."""
+    here, stem = Path(__file__).parent, half.replace("-", "_")
+    files = [*here.glob(f"{stem}*.py"), *here.glob(f"{stem}*/*.py")]
+    return "".join(_file(str(path)) for path in sorted(files))
+
+
+def _file(path: str | None) -> str:
+    return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()
+
+
+def _code() -> str:
+    """Of everything that a diagnosis runs, and of the clinic's own protocol."""
+    source = Path(normlab.__file__).parent
+    files = [path for room in ROOMS for path in sorted((source / room).rglob("*")) if path.suffix in (".py", ".json")]
+    here = [Path(__file__).parent / name for name in ("anatomy.py", "exam.py", "protocol.py")]
+    return hashlib.sha256("".join(_file(str(path)) for path in [*files, *here]).encode()).hexdigest()

@@ -1,0 +1,236 @@
+"""Every rule on a table that is written by hand: silent on the healthy one, and its sentence states its numbers."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from normlab.probes.judge import rules
+from normlab.probes.judge.advice import TEXTS
+from normlab.probes.judge.outliers import outliers
+from normlab.probes.judge.verdicts import Evidence
+from normlab.probes.measure.experts import ExpertRow
+from normlab.probes.measure.gradients import PullRow
+from normlab.probes.measure.outputs import OutputReading
+from normlab.probes.measure.readings import Readings
+from normlab.probes.measure.skips import SkipReport
+from normlab.probes.measure.summary import summarise
+from normlab.probes.measure.table import HeadRow, LayerRow
+from normlab.probes.measure.weights import EmbeddingReading, GainRow, MatrixRow, Twin
+
+DEPTH, ODD = 8, 4
+
+
+def row(i):
+    """A stream that grows like a root, branches that grow with it."""
+    size = math.sqrt(1 + i)
+    return LayerRow(
+        layer=i, attention_norm=0.5 * size, attention_ratio=0.5, attention_cosine=0.1, ffn_norm=0.6 * size, ffn_ratio=0.6,
+        ffn_cosine=0.1, block_influence=0.1, norm=1.2 * size, norm_median=1.1 * size, nonfinite=0.0, token_cosine=0.2,
+        token_variance=0.8, median_magnitude=0.1, massive=0.0, effective_rank=40.0, token_cosine_robust=0.2,
+        homogenisation=0.3, mixing_gain=1.0, composite_gain=1.0, rms=0.1, max_magnitude=2.0, max_position=3,
+        max_coordinate=5, angular_distance=0.1, entropy=0.6 + 0.01 * i, max_weight=0.3, sink_mass=0.1, sink_position=0,
+        sink_heads=0.0, gradient_norm=1.0 + 0.1 * i, stream_gradient=1.0, skip_loss_change=0.3,
+    )  # fmt: skip
+
+
+def table(rows, **changes):
+    return replace(BASE, rows=tuple(rows), summary=summarise(rows), **changes)
+
+
+def causal(*changes):
+    return SkipReport(
+        loss=2.0, chance=5.5, learnt=3.5, informative=True, better_without=0, batches=4, shared=False, change=changes,
+        error=(0.001,) * len(changes), runs=(), later=(),
+    )  # fmt: skip
+
+
+READINGS = Readings(
+    heads=tuple(HeadRow(i, h, 0.6, 0.3, 0.1, 1.0 + 0.2 * h) for i in range(DEPTH) for h in range(4)),
+    matrices=(
+        *(MatrixRow(i, name, 0.1 + 0.01 * i, 0.8, 1.5, 0.0, 0.0) for i in range(DEPTH) for name in ("q.weight", "o.weight")),
+        *(MatrixRow(i, "experts.down", 0.1, 0.8, 1.5, 0.0, 0.0, e) for i in range(DEPTH) for e in range(4)),
+    ),
+    gains=(
+        *(GainRow(i, "norm1", 1.1 + 0.02 * i, 1.3, 0.05, 0.0, 0.0) for i in range(DEPTH)),
+        GainRow(-1, "norm", 1.3, 1.2, 0.05, 0.0, 0.0),
+    ),
+    embedding=EmbeddingReading(rows=60, norm=1.0, peak=1.3, small=0.0, rank=0.8, common=0.2, rotary=0.0),
+    experts=tuple(ExpertRow(i, e, 4, 0.25, 1.0) for i in range(DEPTH) for e in range(4)),
+    pulls=tuple(PullRow(i, "q.weight", 0.01) for i in range(DEPTH)),
+    output=OutputReading(
+        loss=2.0, chance=5.5, frequencies=3.3, entropy=2.1, favourite=0.2, early=2.1, late=1.95, leak=0.0
+    ),
+)  # fmt: skip
+ROWS = tuple(row(i) for i in range(DEPTH))
+BASE = Evidence(ROWS, summarise(ROWS), "pre_norm", causal=causal(*[0.3] * DEPTH), readings=READINGS, start=1.0)
+
+
+def layers(**changes):
+    return table([replace(each, **changes) if each.layer == ODD else each for each in ROWS])
+
+
+def every(change):
+    return table([replace(each, **change(each)) for each in ROWS])
+
+
+def read(**changes):
+    return replace(BASE, readings=replace(READINGS, **changes))
+
+
+def one(rows, **changes):
+    """The same rows, those of the odd layer changed."""
+    return tuple(replace(each, **changes) if each.layer == ODD else each for each in rows)
+
+
+def first(rows, **changes):
+    found = next(i for i, each in enumerate(rows) if each.layer == ODD)
+    return (*rows[:found], replace(rows[found], **changes), *rows[found + 1 :])
+
+
+CASES = {
+    "non_finite": lambda: layers(nonfinite=3.0),
+    "exploding_stream": lambda: every(lambda r: {"norm_median": 2.0**r.layer}),
+    "stream_jump": lambda: every(lambda r: {"norm_median": r.norm_median * (40 if r.layer >= ODD else 1)}),
+    "representation_collapse": lambda: layers(token_cosine_robust=0.99),
+    "massive_activations": lambda: layers(massive=2.0, max_magnitude=4000.0),
+    "unbounded_mixing": lambda: every(lambda r: {"composite_gain": 2.0**r.layer}),
+    "stream_homogenisation": lambda: every(lambda r: {"homogenisation": 0.99}),
+    "dead_branches": lambda: layers(ffn_ratio=1e-5, ffn_norm=1e-5),
+    "oversized_branch": lambda: layers(ffn_ratio=9.0, ffn_norm=14.0),
+    "undersized_branch": lambda: layers(attention_ratio=0.02, attention_norm=0.04),
+    "pre_norm_dilution": lambda: every(
+        lambda r: {"attention_ratio": 0.5 / (1 + 3 * r.layer), "ffn_ratio": 0.6 / (1 + 3 * r.layer)}
+    ),
+    "gradient_imbalance": lambda: every(lambda r: {"gradient_norm": 2.5**r.layer}),
+    "attention_outlier": lambda: layers(entropy=0.02),
+    "attention_dispersion": lambda: every(lambda r: {"entropy": 0.99}),
+    "attention_sinks": lambda: every(lambda r: {"sink_mass": 0.7}),
+    "head_outlier": lambda: read(
+        heads=(*READINGS.heads[:16], replace(READINGS.heads[16], output=90.0), *READINGS.heads[17:])
+    ),
+    "sees_the_future": lambda: read(output=replace(READINGS.output, leak=0.4)),
+    "gain_outlier": lambda: read(gains=one(READINGS.gains, median=50.0)),
+    "gain_pattern": lambda: read(gains=one(READINGS.gains, flipped=0.4)),
+    "reset_gain": lambda: read(gains=one(READINGS.gains, spread=0.0)),
+    "matrix_outlier": lambda: read(matrices=first(READINGS.matrices, rms=0.9)),
+    "row_outlier": lambda: read(matrices=first(READINGS.matrices, peak=60.0)),
+    "zero_weights": lambda: read(matrices=one(READINGS.matrices, quiet=0.5)),
+    "low_rank": lambda: read(matrices=one(READINGS.matrices, rank=0.05)),
+    "expert_outlier": lambda: read(
+        matrices=tuple(replace(m, rms=2.0) if (m.layer, m.expert) == (ODD, 2) else m for m in READINGS.matrices)
+    ),
+    "unused_experts": lambda: read(
+        experts=tuple(replace(e, share=0.0) if (e.layer, e.expert) == (ODD, 2) else e for e in READINGS.experts)
+    ),
+    "unsettled_weights": lambda: read(pulls=one(READINGS.pulls, pull=1.4)),
+    "duplicated_layers": lambda: replace(BASE, duplicates=(Twin(2, ODD, 0.999),)),
+    "embedding_scale": lambda: replace(BASE, start=80.0),
+    "embedding_rows": lambda: read(embedding=replace(READINGS.embedding, small=0.2)),
+    "positions": lambda: read(embedding=replace(READINGS.embedding, rotary=2.0)),
+    "final_norm": lambda: read(
+        gains=(*READINGS.gains[:-1], replace(READINGS.gains[-1], median=13.0)),
+        output=replace(READINGS.output, loss=4.0, entropy=0.4),
+    ),
+    "worse_than_chance": lambda: read(output=replace(READINGS.output, loss=9.0)),
+    "at_chance": lambda: read(output=replace(READINGS.output, loss=5.5, entropy=5.4)),
+    "hardly_trained": lambda: read(output=replace(READINGS.output, loss=3.3, entropy=3.6)),
+    "miscalibrated": lambda: read(output=replace(READINGS.output, entropy=0.3)),
+    "context_unused": lambda: read(output=replace(READINGS.output, late=3.0)),
+    "harmful_layers": lambda: replace(BASE, causal=causal(*[0.3] * ODD, -2.5, *[0.3] * (DEPTH - ODD - 1))),
+    "wasted_layers": lambda: replace(BASE, causal=causal(*[0.3] * ODD, 0.002, *[0.3] * (DEPTH - ODD - 1))),
+}
+
+
+def test_the_healthy_table_has_no_verdicts():
+    assert rules.judge(BASE) == ()
+    assert rules.headline((), judged=True) == "Healthy"
+
+
+def test_every_rule_has_a_case_and_words():
+    names = {rule.__name__ for rule in (*rules.RULES, rules.stream.non_finite)}
+    assert names == set(TEXTS) == set(CASES)
+
+
+@pytest.mark.parametrize("id", CASES)
+def test_the_planted_case_is_found_and_its_sentence_states_its_number(id):
+    verdict = next((found for found in rules.judge(CASES[id]()) if found.id == id), None)
+    assert verdict is not None, [found.title for found in rules.judge(CASES[id]())]
+    assert verdict.subject == TEXTS[id].subject or id == "zero_weights"
+    if len(verdict.layers) == 1:
+        assert verdict.layers == (ODD,) or id == "gradient_imbalance"
+    stated = [float(number) for number in re.findall(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?", verdict.title)]
+    value = abs(verdict.value)
+    assert any(abs(abs(n) - v) <= 0.05 * v + 0.005 for n in stated for v in (value, 100 * value)), (stated, value)
+    for text in (verdict.title, verdict.why, verdict.advice, verdict.normal):
+        assert text
+
+
+def test_a_one_sided_change_is_not_called_small():
+    """A loss that falls by 2.5 nats does not 'change by less than'."""
+    found = {verdict.id for verdict in rules.judge(CASES["harmful_layers"]())}
+    assert "harmful_layers" in found
+    assert "wasted_layers" not in found
+
+
+def test_gradients_without_a_trend_are_not_said_to_grow():
+    sizes = [1.0, 90.0, 1.0, 70.0, 2.0, 80.0, 1.5, 60.0]
+    found = rules.judge(every(lambda r: {"gradient_norm": sizes[r.layer]}))
+    title = next(verdict.title for verdict in found if verdict.id == "gradient_imbalance")
+    assert "without a trend" in title
+    assert "toward the input" not in title
+
+
+def test_one_jump_is_not_growth_in_every_layer():
+    found = {verdict.id for verdict in rules.judge(CASES["stream_jump"]())}
+    assert "exploding_stream" not in found
+
+
+def test_a_young_model_is_told_in_notes():
+    output = replace(READINGS.output, loss=3.3, entropy=3.6)
+    young = replace(layers(entropy=0.02), readings=replace(READINGS, output=output))
+    found = rules.judge(young)
+    assert {verdict.severity for verdict in found} == {"note"}
+    assert rules.headline(found, judged=True).startswith("Not trained, or hardly: the loss is 3.30")
+
+
+def test_a_model_at_chance_is_not_trained():
+    assert rules.headline(rules.judge(CASES["at_chance"]()), judged=True).startswith(
+        "Not trained, or hardly: the loss is 5.50"
+    )
+
+
+def test_a_symptom_names_its_cause():
+    both = replace(
+        layers(ffn_ratio=9.0, ffn_norm=14.0), readings=replace(READINGS, gains=one(READINGS.gains, median=50.0))
+    )
+    found = rules.judge(both)
+    assert [verdict.id for verdict in found[:2]] == ["gain_outlier", "oversized_branch"]
+    assert found[1].title.endswith("(may follow from gain outlier)")
+    assert rules.headline(found, judged=True).startswith(f"Look at layer {ODD}: the gain of norm1")
+
+
+# -- outliers -----------------------------------------------------------------------------------------------------------
+def test_a_trend_and_a_step_make_no_outlier():
+    assert outliers([2.0**i for i in range(8)], least=2) == []
+    assert outliers([1, 1, 1, 1, 9, 9, 9, 9], least=2) == []
+    assert outliers([1, 30, 1, 30, 1, 30, 1, 30], least=2) == []
+
+
+def test_one_layer_stands_out_on_a_trend():
+    values = [2.0**i for i in range(8)]
+    values[3] *= 20
+    (found,) = outliers(values, least=3)
+    assert found.layer == 3
+    assert found.times > 10
+
+
+def test_the_ends_need_more():
+    assert outliers([12, 1, 1, 1, 1, 1], least=3) == []
+    assert [each.layer for each in outliers([40, 1, 1, 1, 1, 1], least=3)] == [0]
+
+
+def test_zero_is_an_outlier_and_nan_is_nothing():
+    assert [each.layer for each in outliers([1, 1.1, 0.0, 0.9, 1, math.nan], least=3)] == [2]
+    assert outliers([1, 1, math.nan], least=2) == []
