@@ -162,7 +162,8 @@ def _from_coefficients(module: Any) -> Connection:
         post, *comb, z = given(streams)
         y = branch(z)
         kept = comb[0].to(streams.dtype).transpose(-1, -2) @ streams if comb else streams
-        return kept + post.to(streams.dtype).unsqueeze(-1) * y.unsqueeze(-2)
+        written: Tensor = kept + post.to(streams.dtype).unsqueeze(-1) * y.unsqueeze(-2)
+        return written
 
     return Connection("coefficients of n streams", module, n, module.fn.shape[1] // n, step)
 

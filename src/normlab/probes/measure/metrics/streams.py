@@ -38,13 +38,15 @@ def effective_streams(streams: Tensor) -> Tensor:
     gram = torch.nan_to_num(streams.float() @ streams.float().transpose(-1, -2))
     power = torch.linalg.eigvalsh(gram).clamp_min(0.0)
     share = power / power.sum(-1, keepdim=True).clamp_min(1e-30)
-    return torch.special.entr(share).sum(-1).exp().mean()
+    found: Tensor = torch.special.entr(share).sum(-1).exp().mean()
+    return found
 
 
 def smallest_stream(streams: Tensor) -> Tensor:
     """Size of the smallest stream beside the mean of all: 0 if one is dead."""
     sizes = torch.linalg.vector_norm(streams.float(), dim=-1).flatten(0, -2).mean(0)
-    return sizes.min() / sizes.mean().clamp_min(1e-30)
+    found: Tensor = sizes.min() / sizes.mean().clamp_min(1e-30)
+    return found
 
 
 def mixing_error(mixing: Tensor) -> Tensor:
@@ -54,7 +56,8 @@ def mixing_error(mixing: Tensor) -> Tensor:
 
 def mixing_keeps(mixing: Tensor) -> Tensor:
     """Second singular value, mean over tokens: how much of the streams' difference one mixing leaves. 0 averages them."""
-    return torch.linalg.svdvals(torch.nan_to_num(mixing.float()))[..., 1].mean()
+    found: Tensor = torch.linalg.svdvals(torch.nan_to_num(mixing.float()))[..., 1].mean()
+    return found
 
 
 def largest_share(weights: Tensor) -> Tensor:
