@@ -52,7 +52,7 @@ def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> Gradients:
         owner[record.index] = record.module
         if record.before.requires_grad:
             index = record.index
-            record.before.register_hook(  # type: ignore[no-untyped-call]
+            record.before.register_hook(
                 lambda gradient: None if gradient is None else stream[index].append(_length(gradient))
             )
 
