@@ -138,6 +138,11 @@ CASES = {
     "hardly_trained": lambda: read(output=replace(READINGS.output, loss=3.3, entropy=3.6)),
     "miscalibrated": lambda: read(output=replace(READINGS.output, entropy=0.3)),
     "context_unused": lambda: read(output=replace(READINGS.output, late=3.0)),
+    "averaging_mixing": lambda: every(lambda _: {"mixing_keeps": 0.3}),
+    "broken_mixing": lambda: replace(layers(mixing_error=0.5), placement="mhc"),
+    "closed_write": lambda: layers(write_gate=0.01),
+    "dead_stream": lambda: every(lambda _: {"smallest_stream": 0.01}),
+    "one_stream_head": lambda: every(lambda _: {"head_share": 0.99}),
     "harmful_layers": lambda: replace(BASE, causal=causal(*[0.3] * ODD, -2.5, *[0.3] * (DEPTH - ODD - 1))),
     "wasted_layers": lambda: replace(BASE, causal=causal(*[0.3] * ODD, 0.002, *[0.3] * (DEPTH - ODD - 1))),
 }
