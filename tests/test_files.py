@@ -1,6 +1,8 @@
 """Writing that survives kills and full disks; reading that nothing from outside can make endless."""
 
 import errno
+import json
+import math
 import os
 import signal
 import subprocess
@@ -98,3 +100,17 @@ def test_a_pipe_is_read_up_to_the_limit(tmp_path):
     finally:
         writer.kill()
         writer.wait()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    target = write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(RuntimeError), atomic_path(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert target.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    write_json(target, {"x": 1})
+    assert json.loads(target.read_text()) == {"x": 1}
+    with pytest.raises(ValueError):
+        write_json(target, math.nan)
+    assert json.loads(target.read_text()) == {"x": 1}
