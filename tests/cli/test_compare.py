@@ -94,8 +94,3 @@ def test_bad_use_is_a_sentence(options, sentence, tmp_path, capsys):
     assert "Traceback" not in said.err
     assert said.out == ""
     assert not (tmp_path / "out" / "sweep.json").exists()  # the corrected command is not another sweep
-
-
-def test_report_of_nothing(tmp_path, capsys):
-    assert run(["report", str(tmp_path)]) == 2
-    assert "it has no sweep.json" in capsys.readouterr().err
