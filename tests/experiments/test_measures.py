@@ -8,7 +8,6 @@ from torch import nn
 
 import normlab as nl
 from normlab.experiments.measures import independent_sum, layer_measures, prune_curve, without
-from normlab.model.memory import saved_bytes
 from normlab.tasks import task
 from normlab.training import cross_entropy
 
@@ -94,11 +93,3 @@ def test_gradient_shares_are_the_gradients():
 def test_independent_sum_needs_all_three():
     assert independent_sum(None, [1.0], 1.0) is None
     assert independent_sum([[3.0, 0.0], [1.0, 4.0]], [1.0], 1.0) == pytest.approx([3.0, math.sqrt(17)])
-
-
-def test_saved_bytes_counts_what_autograd_keeps():
-    layer = nn.Linear(8, 8, bias=False)
-    x = torch.randn(5, 8)
-    assert saved_bytes(lambda: layer(x).relu(), layer.parameters()) == 5 * 8 * 4 * 2  # the input, and relu's result
-    with torch.no_grad():
-        assert saved_bytes(lambda: layer(x), layer.parameters()) == 5 * 8 * 4

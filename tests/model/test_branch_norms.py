@@ -51,15 +51,6 @@ def test_ngpt_attention():
     torch.testing.assert_close(attention(X, Pass()), expected)
 
 
-def test_ngpt_feed_forward():
-    """u = s_u W_u h sqrt(d), v = s_v W_v h sqrt(d); W_o (u SiLU(v)), as the authors' code has it."""
-    ffn = model_of("ngpt").branches[1]
-    w = ffn.matrices()
-    gate_scale, up_scale = ffn.scale.chunk(2)
-    gate, up = (X @ w["gate"].T) * gate_scale * math.sqrt(12), (X @ w["up"].T) * up_scale * math.sqrt(12)
-    torch.testing.assert_close(ffn(X), (F.silu(gate) * up) @ w["down"].T)
-
-
 def test_ngpt_logits():
     model = model_of("ngpt")
     expected = (X @ model.embedding.weight.T) * model.logit_scale * math.sqrt(12)

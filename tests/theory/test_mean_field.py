@@ -1,11 +1,9 @@
 """Xiong et al. 2020 by Monte Carlo: lemmas, theorem, both forms of back-propagation, every scheme of the registry."""
 
-import json
 import math
 
 import pytest
 
-from normlab.cli import run
 from normlab.errors import ConfigError
 from normlab.schemes import SCHEMES
 from normlab.theory import mean_field as theory
@@ -105,40 +103,6 @@ def test_draws_are_repeatable_and_leave_the_global_generator_alone():
     first, second = (theory.mean_field("post_norm", small).to_dict() for _ in range(2))
     assert first["depths"] == second["depths"]
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_command_and_page(capsys, tmp_path):
-    arguments = [
-        "--schemes",
-        "post_norm,pre-norm",
-        "--dim",
-        "16",
-        "--depths",
-        "1,2",
-        "--draws",
-        "1",
-        "--out",
-        str(tmp_path),
-    ]
-    assert run(["theory", "mean-field", "--json", *arguments]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [s["scheme"] for s in found["schemes"]] == ["post_norm", "pre_norm"]
-    assert (tmp_path / "mean-field.html").exists()
-    assert run(["theory", "mean-field", *arguments]) == 0
-    assert "Exponents and factors" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--depths", "4"], "two depths or more"),
-        (["--depths", "a,b"], "whole numbers"),
-        (["--schemes", "prenorm"], "did you mean 'pre_norm'"),
-    ],
-)
-def test_bad_input(arguments, words, capsys, tmp_path):
-    assert run(["theory", "mean-field", "--out", str(tmp_path), *arguments]) == 2
-    assert words in capsys.readouterr().err
 
 
 def test_forms_exist_for_two_schemes():

@@ -5,7 +5,6 @@ from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import Batch, task
 from normlab.training import TrainConfig, Trainer, cross_entropy
 from normlab.training.ensemble import Ensemble, choose
-from normlab.training.feed import Feed
 from normlab.training.minimal import SCHEMES, FastMinimal
 from normlab.training.record import read_log
 from normlab.training.stacked import COMPILE_FROM, StackedMinimal
@@ -68,32 +67,6 @@ def test_members_follow_separate_runs_on_the_fast_path(tmp_path):
         Trainer(alone, ground, config, tmp_path / str(i), loss=FastMinimal(alone), quiet=True).run()
         logs = [read_log(p / "log.jsonl", "train") for p in (tmp_path / str(i), tmp_path / f"all/member-{i}")]
         assert [a["loss"] for a in logs[0]] == pytest.approx([b["loss"] for b in logs[1]], abs=1e-4)
-
-
-@pytest.mark.parametrize("options", [{}, {"replacement": True}, {"targets": "exact"}])
-def test_drawing_ahead_changes_nothing_and_survives_a_checkpoint(options):
-    ground = task("set_complement", vocab=V, **options)
-    assert ground.rowwise == ("replacement" not in options)
-
-    def feed():
-        return Feed(ground, 3, 5, [torch.Generator().manual_seed(s) for s in range(2)])
-
-    mine, alone = feed(), [torch.Generator().manual_seed(s) for s in range(2)]
-    for step in range(70):
-        batch = next(mine)
-        for member, generator in enumerate(alone):
-            want = ground.sample(3, 5, generator)
-            assert torch.equal(batch.tokens[member], want.tokens)
-            assert torch.equal(batch.targets[member], want.targets)
-            assert want.law is None or torch.equal(batch.law[member], want.law)
-        if step == 66:
-            tensors, rest = mine.state()
-            saved = {key: t.clone() for key, t in tensors.items()}, dict(rest)
-    other = feed()
-    other.load(*saved)
-    for _ in range(3):
-        again = next(other)
-    assert torch.equal(again.tokens, batch.tokens)
 
 
 def test_long_runs_of_the_minimal_model_are_stacked():

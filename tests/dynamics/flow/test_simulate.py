@@ -33,44 +33,11 @@ def test_every_row_follows_the_scalar_equation(gamma0):
         assert run.gap_rate[i, 0] == pytest.approx(curve.velocity, rel=1e-5, abs=1e-10)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_gram_and_particles_agree_from_a_random_start(causal):
-    shared = {
-        "n": 20,
-        "d": 30,
-        "beta": 1.5,
-        "init": "uniform",
-        "seeds": (0, 1),
-        "causal": causal,
-        "samples": 31,
-        **TIGHT,
-    }
-    gram, particles = (simulate(list(FIELDS), form=form, **shared) for form in ("gram", "particles"))
-    assert np.abs(gram.gap - particles.gap).max() < 1e-9
-    assert np.abs(gram.radius - particles.radius).max() < 1e-9
-    assert gram.speed == pytest.approx(particles.speed, abs=1e-8)
-
-
-def test_the_gram_form_does_not_know_d_and_rotations_do_not_matter():
-    runs = [
-        simulate("peri", n=16, d=d, beta=3.0, init="symmetric", seeds=(seed,), **TIGHT)
-        for d, seed in ((16, 0), (99, 5))
-    ]
-    assert runs[0].gap == pytest.approx(runs[1].gap, abs=1e-10)
-
-
 def test_a_users_own_row_runs_beside_the_table():
     own = Field("mine", "Mine", ((0.0, Custom(s=lambda t, r, a, m: r, dr=lambda t, r, a, m: a)),))
     for form in ("gram", "particles"):
         run = simulate([own, "pre"], n=10, d=12, beta=1.0, form=form, **TIGHT)
         assert run.gap[0] == pytest.approx(run.gap[1], abs=1e-10)
-
-
-def test_the_step_is_small_enough_for_members_of_a_batch():
-    """A batch shares its steps; each member is as accurate as when it is alone."""
-    together = simulate(["post", "keel", "ngpt"], n=24, d=24, beta=4.0, seeds=(0, 1, 2))
-    alone = simulate("ngpt", n=24, d=24, beta=4.0, seeds=(2,), relative=1e-12)
-    assert np.abs(together.gap[2, 2] - alone.gap[0, 0]).max() < 1e-8
 
 
 @pytest.mark.parametrize("name", ["post", "pre", "mix", "peri", "ngpt", "sqrt", "lns", "res"])
@@ -91,40 +58,6 @@ def test_ngpts_variance_rate_is_two_alpha_not_two_over_alpha():
     run = simulate(scheme_field("ngpt", alpha=0.25), n=40, d=20, beta=2.0, init="cone", angle=0.01, time=8.0, **TIGHT)
     slope = np.polyfit(run.t, np.log(run.variance[0, 0]), 1)[0]
     assert slope == pytest.approx(-0.5, rel=0.01)
-
-
-def test_theorem_4_2_the_push_is_small_and_sqrt_n_dominates():
-    """|A| of a uniform start at beta = 1, against the bound and against its leading term; Peri and nGPT move O(1)."""
-    ratios = []
-    for n, d in [(64, 32), (256, 32), (256, 512), (512, 128)]:
-        run = simulate(["post", "peri", "ngpt"], n=n, d=d, beta=1.0, time=1e-3, samples=2, form="particles")
-        post, peri, ngpt = run.speed[:, 0, 0]
-        assert post == pytest.approx(oracle("typical_push", n=n, d=d).value, rel=0.15)
-        assert 0.8 < peri < 1.0
-        assert peri == pytest.approx(ngpt, rel=1e-12)
-        ratios.append(post / oracle("initial_bound", n=n, d=d).value)
-    assert max(ratios) < 1.0
-    # "O(log n / d)" alone, as summaries have it, is exceeded 7-fold where sqrt(log n / n) dominates.
-    small = simulate("post", n=256, d=512, beta=1.0, time=1e-3, samples=2, form="particles").speed[0, 0, 0]
-    assert small > 5 * np.log(256) / 512
-
-
-def test_radius_grows_linearly_when_weights_are_tied_and_like_sqrt_when_fresh():
-    shared = {"n": 16, "d": 64, "beta": 8.0, "init": "uniform", "time": 48.0, "samples": 49, "seeds": (0, 1, 2)}
-    slopes = {}
-    for kind in ("random", "fresh"):
-        run = simulate("pre", weights=kind, relative=1e-5, absolute=1e-7, **shared)
-        late = run.t >= 12
-        slopes[kind] = np.polyfit(np.log(run.t[late]), np.log(run.radius[0, :, late].mean(1)), 1)[0]
-    assert slopes["random"] == pytest.approx(1.03, abs=0.12)
-    assert slopes["fresh"] == pytest.approx(0.57, abs=0.12)
-
-
-def test_text_puts_equal_words_at_one_point():
-    run = simulate("post", n=40, d=32, beta=1.0, init="text", keep_tokens=True, samples=2, time=0.1)
-    start = run.tokens[0, 0, 0]
-    assert start[0] == pytest.approx(start[7])  # "a" and "a"
-    assert run.tokens.shape == (1, 1, 2, 40, 32)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from normlab.errors import ConfigError, InputError
+from normlab.errors import InputError
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.executors.local import LocalExecutor
-from normlab.experiments.executors.names import executor
 from normlab.experiments.executors.protocol import Outcome
 from normlab.experiments.runs.folder import locked, prepare, read_summary
 from normlab.experiments.sweep import Sweep, SweepError, read_runs
@@ -132,15 +131,6 @@ def test_two_drivers_in_one_folder(tmp_path):
         assert sweep.run({}, what="test") == []  # nothing to do, nothing to hold
 
 
-def test_bad_executors():
-    with pytest.raises(ConfigError, match="did you mean 'local'"):
-        executor("locall")
-    with pytest.raises(ConfigError, match="belongs to --executor ray"):
-        executor("local", address="auto")
-    with pytest.raises(ConfigError, match="threads >= 1"):
-        LocalExecutor(threads=0)
-
-
 def test_a_file_that_vanishes_in_mid_sweep(tmp_path):
     """From the command line: the text goes and its reader dies; the same command later, with the text, ends the sweep."""
     text, out = tmp_path / "text.txt", tmp_path / "sweep"
@@ -169,18 +159,6 @@ def test_a_file_that_vanishes_in_mid_sweep(tmp_path):
     assert done.returncode == 0, done.stderr
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     assert len(json.loads(done.stdout)["cells"]) >= 3
-
-
-def test_a_worker_whose_driver_died_while_it_was_starting_leaves(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    command = [sys.executable, "-m", "normlab.experiments.executors.worker", "1", "cpu", str(gone.pid)]
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _path()})
-    try:
-        assert worker.wait(timeout=60) == -signal.SIGTERM
-    finally:
-        worker.kill()
-        worker.communicate()
 
 
 def test_a_run_without_progress_is_ended_retried_and_recorded(tmp_path):

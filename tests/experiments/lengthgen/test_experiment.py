@@ -53,24 +53,6 @@ def test_json_has_every_scheme_seed_weights_and_length(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == result
 
 
-def test_theory_compares_a_finished_run(tmp_path, capsys):
-    assert call(*SMALL, "--out", tmp_path, "--seeds", "1", "--schemes", "post_norm", "--json") == 0
-    capsys.readouterr()
-    assert call("theory", "set-complement", "--vocab", "16", "--run", tmp_path / "post_norm-nope-seed0", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
-    assert all(claim["holds"] for claim in result["claims"])
-    assert len(result["trained"]["findings"]) == 3
-    folder = tmp_path / "post_norm-nope-seed0"
-    assert call("theory", "set-complement", "--vocab", "8", "--run", folder, "--weights", "bema", "--json") == 0
-    other = json.loads(capsys.readouterr().out)["trained"]
-    assert (other["weights"], result["trained"]["weights"]) == ("bema", "raw")
-    assert other["lengths"] != result["trained"]["lengths"]
-    assert call("theory", "set-complement", "--run", folder, "--weights", "bma") == 2
-    assert "did you mean 'bema'" in capsys.readouterr().err
-    assert call("theory", "set-complement", "--run", tmp_path / "none") == 2
-    assert "is not a finished run" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_kill_9_of_two_workers_then_rerun(tmp_path):
     arguments = [sys.executable, "-m", "normlab", *SMALL, "--workers", "2", "--steps", "300", "--json", "--out"]
@@ -85,49 +67,6 @@ def test_kill_9_of_two_workers_then_rerun(tmp_path):
     again = subprocess.run([*arguments, str(tmp_path / "cut")], capture_output=True, check=True)
     a, b = json.loads(whole.stdout), json.loads(again.stdout)
     assert a["rows"] == b["rows"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--train-length", "32"], "at most 31 distinct tokens"),
-        (["--task", "set-complment"], "did you mean 'set_complement'"),
-        (["--test-lengths", "8,x"], "whole numbers"),
-        (["--test-lengths", "40"], "at most 31 distinct tokens"),
-        (["--schemes", "pre_nrm"], "did you mean 'pre_norm'"),
-        (["--fixes", "ssmx"], "did you mean 'ssmax'"),
-        (["--seeds", "0"], "seeds"),
-        (["--steps", "0"], "steps"),
-        (["--positions", "rope"], "no positions by definition"),
-        (["--preset", "tiny"], "'tiny' is not one of"),
-        (["--set", "vocab"], "key=value"),
-        (["--lr", "fast"], "--lr takes numbers"),
-        (["--dim", "8,x"], "--dim takes whole numbers"),
-        (["--depth", "3"], "one layer by definition"),
-        (["--experiment", "width"], "did you mean 'widths'"),
-        (["--task", "text", "--set", "path=/nowhere"], "cannot read the text file"),
-        (["--preset", "two-layer", "--positions", "learned", "--max-length", "8", "--test-lengths", "16"],
-         "16 is beyond the table of 8 learned positions"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_sentence(tmp_path, capsys, arguments, says):
-    assert call("lengthgen", "--out", tmp_path, *arguments) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert "Traceback" not in error
-    assert not list(tmp_path.glob("*/log.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("content", "says"), [(b"", "is empty"), (b"  \n", "is empty"), (b"a\0b", "NUL bytes"), (b"caf\xe9", "not UTF-8")]
-)
-def test_a_file_that_is_no_text_is_one_sentence(tmp_path, capsys, content, says):
-    path = tmp_path / "given.txt"
-    path.write_bytes(content)
-    assert call("lengthgen", "--task", "text", "--set", f"path={path}", "--preset", "two-layer", "--out", tmp_path) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert "Traceback" not in error
 
 
 def small(**options) -> LengthgenRequest:

@@ -1,9 +1,10 @@
-"""A folder that `normlab train` or `compare` left is a model for the other commands, with the tokens it was trained on."""
+"""normlab theory bridge: over random networks, saved models, and runs with the tokens they were trained on."""
 
 import json
 
 import pytest
 import torch
+import transformers
 import yaml
 
 import normlab as nl
@@ -53,4 +54,28 @@ def test_the_scheme_of_a_run_is_not_a_choice(run, tmp_path, capsys):
 
 def test_a_folder_that_is_not_there(tmp_path, capsys):
     assert normlab(["theory", "bridge", str(tmp_path / "nowhere")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_random_networks(capsys, tmp_path):
+    arguments = ["theory", "bridge", "--schemes", "post,peri", "--dim", "64", "--depth", "2", "--out", str(tmp_path)]
+    assert normlab([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["bridges"]
+    assert [f["scheme"] for f in found] == ["post_norm", "peri_norm"]
+    assert (tmp_path / "bridge.html").exists()
+    assert normlab(arguments) == 0
+    assert "largest miss" in capsys.readouterr().out
+
+
+def test_a_saved_model(capsys, tmp_path):
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    config = transformers.AutoConfig.for_model("llama", vocab_size=64, bos_token_id=0, eos_token_id=0, **sizes)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "model")
+    capsys.readouterr()
+    arguments = ["theory", "bridge", str(tmp_path / "model"), "--out", str(tmp_path)]
+    assert normlab([*arguments, "--schemes", "pre", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bridges"][0]["scheme"] == "pre_norm"
+    assert normlab(arguments) == 2
+    assert "say where the model's norms are" in capsys.readouterr().err
+    assert normlab(["theory", "bridge", str(tmp_path / "nothing"), "--schemes", "pre", "--out", str(tmp_path)]) == 2
     assert "there is no folder" in capsys.readouterr().err

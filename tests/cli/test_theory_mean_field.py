@@ -1,0 +1,39 @@
+import json
+
+import pytest
+
+from normlab.cli import run
+
+
+def test_command_and_page(capsys, tmp_path):
+    arguments = [
+        "--schemes",
+        "post_norm,pre-norm",
+        "--dim",
+        "16",
+        "--depths",
+        "1,2",
+        "--draws",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    assert run(["theory", "mean-field", "--json", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [s["scheme"] for s in found["schemes"]] == ["post_norm", "pre_norm"]
+    assert (tmp_path / "mean-field.html").exists()
+    assert run(["theory", "mean-field", *arguments]) == 0
+    assert "Exponents and factors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--depths", "4"], "two depths or more"),
+        (["--depths", "a,b"], "whole numbers"),
+        (["--schemes", "prenorm"], "did you mean 'pre_norm'"),
+    ],
+)
+def test_bad_input(arguments, words, capsys, tmp_path):
+    assert run(["theory", "mean-field", "--out", str(tmp_path), *arguments]) == 2
+    assert words in capsys.readouterr().err

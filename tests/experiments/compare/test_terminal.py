@@ -1,0 +1,24 @@
+from pathlib import Path
+
+from normlab.experiments.compare.result import Comparison
+from normlab.experiments.compare.terminal import FEW, show
+from tests.experiments.compare.rows import BASE, answered, row
+
+
+def shown(capsys, count, notes=()):
+    rows = [row("pre_norm", BASE), *(row(f"other{i}", BASE, BASE) for i in range(count - 1))]
+    show(Comparison(list(notes), [answered(*rows)], []), Path("a/[b]/report.html"))
+    return capsys.readouterr().out
+
+
+def test_the_answer_a_table_and_where_the_report_is(capsys):
+    said = shown(capsys, 2, notes=["[1] is not finished"])
+    assert said.index("[1] is not finished") < said.index("The answer.") < said.index("Report: a/[b]/report.html")
+    assert "params (M)" not in said  # the page has it
+
+
+def test_many_schemes_leave_their_sentences_to_the_page(capsys):
+    assert "- other0 was measured." in shown(capsys, FEW)
+    many = shown(capsys, FEW + 1)
+    assert "was measured." not in many
+    assert f"other{FEW - 1}" in many
