@@ -35,7 +35,7 @@ def equal_experts(patient: Patient, dice: Dice) -> Planted:
 def router_picks_the_same(patient: Patient, dice: Dice) -> Planted:
     for layer in patient.body.layers:
         router_of(layer).zero_()
-    return Planted("every router is zero: the same two experts serve every token", tuple(range(patient.depth)))
+    return Planted("every router is zero: the same two experts serve every token")
 
 
 def router_obsessed(patient: Patient, dice: Dice) -> Planted:
@@ -59,14 +59,14 @@ def router_noise(patient: Patient, dice: Dice) -> Planted:
     for layer in patient.body.layers:
         router = router_of(layer)
         router.add_(factor * router.std() * dice.normal(router))
-    return Planted(f"noise of {factor:g} standard deviations on every router", tuple(range(patient.depth)))
+    return Planted(f"noise of {factor:g} standard deviations on every router")
 
 
 def experts_permuted(patient: Patient, dice: Dice) -> Planted:
     for layer in patient.body.layers:
         router = router_of(layer)
         router.copy_(router.roll(1, 0))
-    return Planted("the routers' rows and the experts are in different orders", tuple(range(patient.depth)))
+    return Planted("the routers' rows and the experts are in different orders")
 
 
 def loud_expert(patient: Patient, dice: Dice) -> Planted:
