@@ -71,6 +71,10 @@ class Dice:
         """Any layer; `inner`: neither the first nor the last, which differ from the others in healthy models too."""
         return self.integer(1, patient.depth - 1) if inner else self.integer(0, patient.depth)
 
+    def choice(self, values: tuple[float, ...]) -> float:
+        """One of several strengths: real accidents are of all sizes."""
+        return values[self.integer(0, len(values))]
+
     def several(self, high: int, count: int) -> list[int]:
         return sorted(torch.randperm(high, generator=self.generator)[:count].tolist())
 
@@ -147,6 +151,7 @@ class Outcome:
     strict: bool
     refused: str
     seconds: float
+    abnormal: str  # why it counts where the loss hardly changes
 
 
 def news(sick: Exam, healthy: Exam) -> tuple[Accusation, ...]:

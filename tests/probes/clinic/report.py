@@ -96,9 +96,13 @@ def _half(half: str, outcomes: Sequence[Outcome]) -> str:
             f"  {name:40} {mine[0].subject:11} {count.found:2}/{count.cases}  {count.strict:2}/{count.cases}  "
             f"{low:+5.2f} to {high:+5.2f}  {reported}"
         )
-    faint = sorted({item.fault for item in outcomes if abs(item.loss_change) < HARMLESS})
+    faint = sorted(
+        {f"{x.fault} ({x.abnormal or 'no reason given'})" for x in outcomes if abs(x.loss_change) < HARMLESS}
+    )
     if faint:
-        lines.append(f"  the loss changes by less than {HARMLESS} in at least one backbone: {'; '.join(faint)}")
+        lines.append(
+            f"  the loss changes by less than {HARMLESS} in at least one backbone; why these count: {'; '.join(faint)}"
+        )
     return "\n".join(lines)
 
 

@@ -140,6 +140,7 @@ def outcome(case: Case) -> Outcome:
         strict=is_found_strictly(told, case.fault, sick.planted),
         refused=sick.exam.refused,
         seconds=sick.exam.seconds,
+        abnormal=case.fault.abnormal,
     )
 
 
