@@ -138,6 +138,7 @@ class Access:
 
 
 Bounds = tuple[float, float]
+Growth = list[float | Bounds | None]  # of each read, and of the close
 
 
 class SchemeConfig(Config, ABC):
@@ -156,7 +157,7 @@ class SchemeConfig(Config, ABC):
     def demands(self) -> Demands:
         return Demands()
 
-    def growth(self, frame: Frame) -> list[float | Bounds | None]:
+    def growth(self, frame: Frame) -> Growth:
         """The scheme's law at initialisation: mean square of h at each read and at the close (M + 1 values).
 
         It holds for independent, linear, variance-preserving branches and an embedding of mean square 1. A pair is a

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site, applied
+from normlab.schemes.base import GPT2, Access, Card, Frame, Growth, Parts, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.norms import inverse_rms, precise
 
 
@@ -48,7 +48,7 @@ class DeltaAttnRes(SchemeConfig):
     def neutral(self) -> DeltaAttnRes:
         return self  # at the start
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         counts = self.counts(len(frame.sites))
         # The first read has no source of its own beside the null one, which is zero.
         law = [(1 + i) * (1 + (1 / n if i else 0)) ** 2 for i, n in enumerate(counts)]

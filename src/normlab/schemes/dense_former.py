@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from normlab.schemes.base import GPT2, Access, Card, Frame, Parts, Scheme, SchemeConfig, Site, applied
+from normlab.schemes.base import GPT2, Access, Card, Frame, Growth, Parts, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.depth_reads import full_precision, transformed
 from normlab.schemes.norms import inverse_rms, precise
 
@@ -37,7 +37,7 @@ class DenseFormer(SchemeConfig):
     def build(self, frame: Frame) -> DenseFormerStream:
         return DenseFormerStream(self, frame)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         return [1.0 + i for i in range(len(frame.sites) + 1)]
 
     def averages(self, sites: Sequence[Site]) -> int:
@@ -136,7 +136,7 @@ class Mudd(SchemeConfig):
     def build(self, frame: Frame) -> MuddStream:
         return MuddStream(self, frame)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         return [1.0 + i for i in range(len(frame.sites) + 1)]
 
     def neutral(self) -> Mudd:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from normlab.errors import ConfigError, unknown
-from normlab.schemes.base import Access, Card, Demands, Frame, SchemeConfig, Site
+from normlab.schemes.base import Access, Card, Demands, Frame, Growth, SchemeConfig, Site
 from normlab.schemes.placement import PlacementConfig, Row
 from normlab.schemes.rows import CONFIGS as ROW_CONFIGS
 from normlab.schemes.rows import ROWS
@@ -112,7 +112,7 @@ class DepthAttentionConfig(SchemeConfig):
         weights = [0.5 if self.mixing == "sigmoid" else 1 / n for n in self.source_counts(branches)]
         return weights if self.output_read else [*weights[:-1], 1.0]
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         """The mean square of h: of its sources, which are independent, together, times their weight squared."""
         branches = len(frame.sites)
         if self.window is not None or not (self.scale_free or self.inner == "res_norm"):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from normlab.schemes.base import XAVIER, Access, Card, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import XAVIER, Access, Card, Frame, Growth, Scheme, SchemeConfig, Site
 
 
 class Pair(NamedTuple):
@@ -41,7 +41,7 @@ class ResiDual(SchemeConfig):
     def build(self, frame: Frame) -> ResiDualStream:
         return ResiDualStream(self, frame)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         return [1.0] * len(frame.sites) + [(0.0, 4.0)]
 
 
@@ -97,7 +97,7 @@ class SiameseNorm(SchemeConfig):
     def build(self, frame: Frame) -> SiameseNormStream:
         return SiameseNormStream(self, frame)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         return [(2.0, 4.0)] * (len(frame.sites) + 1)
 
 
@@ -152,7 +152,7 @@ class BottomToTop(SchemeConfig):
     def build(self, frame: Frame) -> BottomToTopStream:
         return BottomToTopStream(self, frame)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         return [1.0] * (len(frame.sites) + 1)
 
 

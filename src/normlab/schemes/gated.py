@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.schemes.base import Access, Card, Frame, Scheme, SchemeConfig, Site, applied
+from normlab.schemes.base import Access, Card, Frame, Growth, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
@@ -66,7 +66,7 @@ class IndependentHyperConnections(SchemeConfig):
     def neutral(self) -> IndependentHyperConnections:
         return self.replace(alpha=0.0, eps=0.0, magnitude=2.0)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         n, mean = self.streams, [sigmoid(mean_bias(self.streams))] * self.streams
         eye = [[float(i == j) for j in range(n)] for i in range(n)]
         return growth_law([(mean, eye, [self.magnitude / 2] * n)] * len(frame.sites), mean)
@@ -162,7 +162,7 @@ class GatedResidual(SchemeConfig):
         read = 2.0 * 2 * n * d * r + 2.0 * n * d
         return (len(frame.sites) + 1) * read + len(frame.sites) * (2.0 * n * n * d + 2.0 * n * d)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         return [0.25] * (len(frame.sites) + 1)
 
 

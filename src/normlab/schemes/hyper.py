@@ -8,21 +8,21 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError
-from normlab.schemes.base import GPT2, Access, Card, Frame, Scheme, SchemeConfig, Site, applied
+from normlab.schemes.base import GPT2, Access, Card, Frame, Growth, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.depth_reads import full_precision, keys
 from normlab.schemes.norms import precise
 
 Matrix = list[list[float]]
 
 
-def growth_law(mixes: list[tuple[list[float], Matrix, list[float]]], close: list[float]) -> list[Any]:
+def growth_law(mixes: list[tuple[list[float], Matrix, list[float]]], close: list[float]) -> Growth:
     """sum_i M[l,i]^2 for X <- R X + w (x) F(p X), all streams equal to the embedding at the start."""
     n = len(close)
     streams = [[1.0] for _ in range(n)]  # per stream, its coefficients over the sources
@@ -86,7 +86,7 @@ class HyperConnections(SchemeConfig):
     def neutral(self) -> HyperConnections:
         return self  # at the start
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         n = self.streams
         eye = [[float(i == j) for j in range(n)] for i in range(n)]
         return growth_law([(eye[site.index % n], eye, [1.0] * n) for site in frame.sites], [1.0] * n)

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from normlab.schemes.base import Access, Card, Frame, SchemeConfig, Site, applied
+from normlab.schemes.base import Access, Card, Frame, Growth, SchemeConfig, Site, applied
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
@@ -117,7 +117,7 @@ class ManifoldHyperConnections(SchemeConfig):
         # identity: reads the mean, writes 1, and e^-50 is 0 beside 1 in float32
         return Start([mean_bias(n) if n > 1 else 50.0] * n, [0.0] * n, 0.0, -50.0)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         n = self.streams
         pre, mixes = [float(k == 0) for k in range(n)], []
         for site in frame.sites:

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from normlab.schemes.base import Card, Demands, Frame, Scheme, SchemeConfig, Site
+from normlab.schemes.base import Card, Demands, Frame, Growth, Scheme, SchemeConfig, Site
 from normlab.schemes.norms import unit
 
 # Rows of these live in the embedding space; `out` and `down` have their columns there.
@@ -43,7 +43,7 @@ class Ngpt(SchemeConfig):
     def demands(self) -> Demands:
         return Demands(qk_norm="unit", unit=True)
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         return [1 / frame.dim] * (len(frame.sites) + 1)
 
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from normlab.schemes.base import Bounds, Card, Demands, Frame, Init, Scheme, SchemeConfig, Site
+from normlab.schemes.base import Bounds, Card, Demands, Frame, Growth, Init, Scheme, SchemeConfig, Site
 
 Options = Any  # the row's own config class
 Switch = bool | Callable[[Site, Options], bool]
@@ -70,10 +70,10 @@ class PlacementConfig(SchemeConfig):
     def neutral(self) -> PlacementConfig | None:
         return None if self.row.neutral is None else type(self)(**self.row.neutral)
 
-    def growth(self, frame: Frame) -> list[float | Bounds | None]:
+    def growth(self, frame: Frame) -> Growth:
         if self.row.growth is None:
             return [None] * (len(frame.sites) + 1)
-        law: list[Any] = [1.0]
+        law: Growth = [1.0]
         for site in frame.sites:
             law.append(self.row.growth(site, law[-1], self))
         return law

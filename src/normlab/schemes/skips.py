@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from normlab.schemes.base import Access, Card, Frame, Scheme, SchemeConfig, Site, applied
+from normlab.schemes.base import Access, Card, Frame, Growth, Scheme, SchemeConfig, Site, applied
 
 # nanochat's values at the first and the last layer, linear between them.
 NANOCHAT = ((1.15, 1.05), (0.20, 0.05))
@@ -67,7 +67,7 @@ class LambdaSkip(SchemeConfig):
     def mixing_flops(self, frame: Frame) -> float:
         return float(frame.dim * (len(frame.sites) + 3 * frame.sites[-1].layers))
 
-    def growth(self, frame: Frame) -> list[Any]:
+    def growth(self, frame: Frame) -> Growth:
         """sum of squares of the coefficients that each read has over the sources."""
         layers = frame.sites[-1].layers
         keep, again = self.start(layers)
@@ -173,12 +173,12 @@ class Laurel(SchemeConfig):
         attention = sum(site.kind == "attention" for site in frame.sites)
         return float(frame.dim * (len(frame.sites) + attention * (3 + 4 * self.symbols(frame)["r"])))
 
-    def growth(self, frame: Frame) -> list[Any]:
-        law: list[Any] = [1.0]
+    def growth(self, frame: Frame) -> Growth:
+        law, m = [1.0], 1.0
         for site in frame.sites:
-            m = law[-1]
-            law.append(((math.sqrt(m) + 1) ** 2 + 2) / 2 if site.kind == "attention" else m + 1)
-        return law
+            m = ((math.sqrt(m) + 1) ** 2 + 2) / 2 if site.kind == "attention" else m + 1
+            law.append(m)
+        return list(law)
 
 
 class Entered(NamedTuple):

@@ -79,7 +79,7 @@ class Text(Task):
     def decode(self, tokens: Tensor) -> str:
         if self.tokens == "bytes":
             return bytes(tokens.tolist()).decode("utf-8", errors="replace")
-        return _tokenizer(self.path, self.bpe_size).decode(tokens.tolist())
+        return str(_tokenizer(self.path, self.bpe_size).decode(tokens.tolist()))
 
 
 def _label(path: str | None) -> str:

@@ -432,11 +432,11 @@ def data_parallel(config: SchemeConfig) -> None:
 
 def check_data_parallel(configs: Sequence[SchemeConfig]) -> None:
     """The same for many schemes at once: two processes are started once."""
-    import torch.multiprocessing as multiprocessing
+    from torch.multiprocessing.spawn import spawn
 
     with tempfile.TemporaryDirectory() as folder, _loopback_only():
         try:
-            multiprocessing.spawn(_data_parallel_worker, args=(folder, list(configs)), nprocs=2)  # type: ignore[no-untyped-call]
+            spawn(_data_parallel_worker, args=(folder, list(configs)), nprocs=2)
         except Exception as error:
             raise ContractError(f"two processes do not train together: {str(error).strip().splitlines()[-1]}") from None
 

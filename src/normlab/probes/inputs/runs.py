@@ -49,5 +49,5 @@ class TextTokenizer:
     def __init__(self, task: Text) -> None:
         self.task = task
 
-    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
         return {"input_ids": self.task.encode(text).tolist()}

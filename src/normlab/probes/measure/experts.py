@@ -38,7 +38,7 @@ def read_experts(layout: Layout, batches: Sequence[Any]) -> tuple[ExpertRow, ...
     for index, (router, weight) in routers.items():
         experts = weight.shape[0]
 
-        def count(_module: nn.Module, _args: Any, output: Any, index: int = index, experts: int = experts) -> None:
+        def count(_module: nn.Module, _args: object, output: Any, index: int = index, experts: int = experts) -> None:
             logits = _logits(output, experts)
             if logits is not None:
                 picked = logits.topk(min(chosen, experts), -1).indices.flatten().bincount(minlength=experts)

@@ -63,7 +63,7 @@ class Skipper:
     def _patched(self, behave: Callable[[int, Any, Tensor], Any]) -> Iterator[None]:
         self.passes, count = -1, 0
 
-        def begin(*_: Any) -> None:  # a loss may run the model more than once
+        def begin(*_: object) -> None:  # a loss may run the model more than once
             nonlocal count
             self.passes, count = self.passes + 1, 0
 

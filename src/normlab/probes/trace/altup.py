@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from normlab.probes.trace.hooks import Gates, Layout, Part, Record
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
@@ -57,11 +58,11 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         self, layout: AltUpLayout, on_layer: Callable[[Record], None], *, weights: bool = False, verify: bool = False
     ) -> None:
         self.layout, self.on_layer, self.weights, self.verify = layout, on_layer, weights, verify
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         self._wrapped: list[nn.Module] = []
         self._reset()
 
-    def _reset(self, *_: Any) -> None:
+    def _reset(self, *_: object) -> None:
         self._calls = 0
         self._pending: Record | None = None
         self._seen: dict[str, Tensor] = {}
@@ -85,7 +86,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
             self._wrapped.append(altup)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -96,12 +97,12 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         self._reset()
 
     def _keeper(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        def hook(_module: nn.Module, _args: object, output: Any) -> None:
             self._seen[name] = first_tensor(output)
 
         return hook
 
-    def _attend(self, _module: nn.Module, _args: Any, output: Any) -> None:
+    def _attend(self, _module: nn.Module, _args: object, output: Any) -> None:
         self._attended = first_tensor(output)
         self._attention = find_weights(output) if self.weights else None
 
@@ -123,7 +124,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
 
         return correct
 
-    def _finished(self, module: Any, _args: Any, output: Any) -> None:
+    def _finished(self, module: Any, _args: object, output: Any) -> None:
         seen, after = self._seen, first_tensor(output)
         attention, ffn, x = (seen[name] for name in ("post_attention_layernorm", "post_feedforward_layernorm", "read"))
         middle = (x + attention + seen["laurel"]) / math.sqrt(2)

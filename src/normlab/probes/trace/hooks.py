@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from normlab.errors import UnsupportedError
 from normlab.probes.trace.roles import BranchRoles, LayerRoles, branch_prefixes
@@ -138,7 +139,7 @@ class Tracer(AbstractContextManager["Tracer"]):
         self.layout, self.on_layer, self.weights, self.verify = layout, on_layer, weights, verify
         self.calls = 0
         self._scratch: _Scratch | None = None
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         self._open = ExitStack()
         self._watch = WatchAttention(self._computed_weights) if weights else None
 
@@ -166,14 +167,14 @@ class Tracer(AbstractContextManager["Tracer"]):
             self._open.enter_context(self._watch)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._scratch = None
 
-    def _reset(self, *_: Any) -> None:
+    def _reset(self, *_: object) -> None:
         self.calls = 0
 
     def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -189,7 +190,7 @@ class Tracer(AbstractContextManager["Tracer"]):
         return hook
 
     def _writer(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        def hook(_module: nn.Module, _args: object, output: Any) -> None:
             if self._scratch is not None:
                 tensor = first_tensor(output)
                 self._note(name, tensor)
@@ -204,7 +205,7 @@ class Tracer(AbstractContextManager["Tracer"]):
     def _safe(self, name: str, tensor: Tensor) -> Tensor:
         return tensor.clone() if self.verify or name in self.layout.mutated else tensor
 
-    def _keep_weights(self, _module: nn.Module, _args: Any, output: Any) -> None:
+    def _keep_weights(self, _module: nn.Module, _args: object, output: Any) -> None:
         if self._scratch is not None:
             returned = find_weights(output)
             self._scratch.weights = self._scratch.weights if returned is None else returned
@@ -221,7 +222,7 @@ class Tracer(AbstractContextManager["Tracer"]):
             self._scratch.weights = weights
 
     def _finisher(self, row: LayerRoles) -> Callable[..., None]:
-        def hook(module: nn.Module, _args: Any, output: Any) -> None:
+        def hook(module: nn.Module, _args: object, output: Any) -> None:
             scratch, self._scratch = self._scratch, None
             if scratch is None:
                 return

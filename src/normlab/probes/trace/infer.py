@@ -66,7 +66,7 @@ def _watch(layer: nn.Module, run: Callable[[], Any]) -> tuple[list[_Seen], Tenso
         return hook
 
     def leave(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, _args: Any, output: Any) -> None:
+        def hook(module: nn.Module, _args: object, output: Any) -> None:
             if name not in open_calls:
                 return
             start, read = open_calls.pop(name)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from normlab.probes.trace.hooks import Gates, Layout, Part, Record
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
@@ -88,10 +89,10 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
         self, layout: StreamLayout, on_layer: Callable[[Record], None], *, weights: bool = False, verify: bool = False
     ) -> None:
         self.layout, self.on_layer, self.weights, self.verify = layout, on_layer, weights, verify
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         self._reset()
 
-    def _reset(self, *_: Any) -> None:
+    def _reset(self, *_: object) -> None:
         self._calls = 0
         self._pending: Record | None = None
         self._at: Connected | None = None
@@ -119,7 +120,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
             add(self.layout.head.register_forward_hook(self._headed))
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -136,7 +137,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
             self._mixings.append(at.comb.transpose(-1, -2))
 
     def _branched(self, kind: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        def hook(_module: nn.Module, _args: object, output: Any) -> None:
             if self._at is None:
                 return
             y = first_tensor(output)
@@ -149,7 +150,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
 
         return hook
 
-    def _finished(self, module: nn.Module, _args: Any, output: Any) -> None:
+    def _finished(self, module: nn.Module, _args: object, output: Any) -> None:
         if self._at is None or not self._parts:
             return
         streams = as_streams(first_tensor(output), self._at.streams.shape[-2])

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.trace.hooks import Gates, Layout, Part, Record, slow_path
@@ -106,11 +107,11 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
     ) -> None:
         self.layout, self.on_layer, self.weights, self.verify, self.skipped = layout, on_layer, weights, verify, skipped
         self._watch = WatchAttention(self._keep_weights) if weights else None
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         self._open = ExitStack()
         self._reset()
 
-    def _reset(self, *_: Any) -> None:
+    def _reset(self, *_: object) -> None:
         self._begin_layer(0)
         self._summed: Tensor | None = None
         self._added: Tensor | None = None
@@ -142,7 +143,7 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
             self._open.enter_context(self._watch)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._open.close()
         for name in ("enter", "leave", "write", "_read"):
             self.layout.scheme.__dict__.pop(name, None)
@@ -194,7 +195,7 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         self._arrive(h if self._streams is None else h / self.layout.scheme.closes_at)
         return verb(h)
 
-    def _keep_head(self, _module: nn.Module, _args: Any, weights: Tensor) -> None:
+    def _keep_head(self, _module: nn.Module, _args: object, weights: Tensor) -> None:
         self._head = weights
 
     def _before_out(self, _module: nn.Module, args: Any) -> None:
