@@ -10,7 +10,7 @@ from normlab.probes.measure.table import LayerRow, StreamRow, plain
 from normlab.probes.show.page import build, growth_sentence
 
 
-def diagnosis(name="a<b", *, power=0.5, **more):
+def diagnosis(name="my<b>model", *, power=0.5, **more):
     rows = tuple(LayerRow(i, norm=(i + 1) ** power, norm_median=(i + 1) ** power) for i in range(5))
     return Diagnosis(name, "Layer", "pre_norm", False, 1e-7, StreamRow(), rows, summarise(rows), **more)
 
@@ -29,8 +29,8 @@ def test_the_picker_holds_every_number_of_every_layer():
     rows = [{key.replace("_", " "): value for key, value in row.items()} for row in plain(d.layers)]
     assert json.loads(held) == [rows, rows]
     assert page.count("<option value=") >= 2 * 5
-    assert "a<b" not in page
-    assert "a&lt;b, layer 4" in page
+    assert "my<b>model" not in page
+    assert "my&lt;b&gt;model, layer 4" in page
 
 
 def test_several_models_are_laid_side_by_side_and_one_is_not():
