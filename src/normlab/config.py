@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 from typing_extensions import Self
 
 from normlab.errors import ConfigError, InputError, nearest
@@ -33,7 +34,7 @@ class _Loader(yaml.SafeLoader):
         self._count = 0
         self._sizes: dict[int, int] = {}  # of the values that an alias may name; one that is being read has none yet
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         before, alias = self._count, self.check_event(yaml.AliasEvent)
         self._count += 1
         node = super().compose_node(parent, index)
@@ -46,7 +47,7 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, many, node.start_mark if node else None)
         return node
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         twice = next((key for key, count in keys.items() if count > 1), None)
         if twice is not None:
@@ -83,7 +84,7 @@ class Config(BaseModel):
     )
     what: ClassVar[str] = "configuration"
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         try:
             text = json.dumps(values, allow_nan=False)
         except (TypeError, ValueError, RecursionError):  # configs inside, or something that is wrong anyway
@@ -98,7 +99,7 @@ class Config(BaseModel):
             raise ConfigError(faults=describe(error, type(self))) from None
 
     @classmethod
-    def model_validate(cls, obj: Any, **options: Any) -> Self:
+    def model_validate(cls, obj: object, **options: Any) -> Self:
         """Pydantic's own entrance, with our error."""
         try:
             return super().model_validate(obj, **options)
@@ -107,7 +108,7 @@ class Config(BaseModel):
 
     # -- files and text ------------------------------------------------------------------------------------------
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
         if not all(isinstance(key, str) for key in values):
             raise ConfigError(
                 f"the keys of a {cls.what} are words, but one is {next(k for k in values if type(k) is not str)!r}"
@@ -144,11 +145,11 @@ class Config(BaseModel):
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
     @classmethod
-    def json_schema(cls) -> dict[str, Any]:
+    def json_schema(cls) -> dict[str, object]:
         return cls.model_json_schema()
 
     # -- changes ---------------------------------------------------------------------------------------------------
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A validated copy with some top-level fields changed."""
         kept = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**kept, **changes})
@@ -168,7 +169,7 @@ class Named(str):
     """The name that stands for a whole section."""
 
 
-def _assign(values: dict[str, Any], key: str, value: Any, what: str) -> None:
+def _assign(values: dict[str, object], key: str, value: object, what: str) -> None:
     *parents, leaf = key.split(".")
     if leaf == "name" and parents:  # another name is another section, whose options start anew
         leaf = parents.pop()
@@ -201,7 +202,7 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, s
     return faults
 
 
-def _sentence(item: Any, root: type[BaseModel]) -> str:
+def _sentence(item: ErrorDetails, root: type[BaseModel]) -> str:
     given, kind, context = item.get("input"), item["type"], item.get("ctx", {})
     if kind == "extra_forbidden":
         valid = list(root.model_fields)

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from normlab.errors import InputError
 
@@ -133,7 +132,7 @@ def write_text(path: str | Path, text: str) -> Path:
     return Path(path)
 
 
-def write_json(path: str | Path, value: Any) -> Path:
+def write_json(path: str | Path, value: object) -> Path:
     return write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 

@@ -151,7 +151,7 @@ def read_object(path: str | Path, *, remedy: str, keys: Mapping[str, type | tupl
     return value
 
 
-def parse(schema: type[Schema], value: Any, *, path: str | Path, remedy: str) -> Schema:
+def parse(schema: type[Schema], value: object, *, path: str | Path, remedy: str) -> Schema:
     """A value from a file of ours as the type that was written."""
     if not isinstance(value, dict):
         raise damaged(path, f"it holds {_name(value)} where an object was expected", remedy)
@@ -161,19 +161,19 @@ def parse(schema: type[Schema], value: Any, *, path: str | Path, remedy: str) ->
         raise damaged(path, str(error), remedy) from None
 
 
-def seal(body: dict[str, Any]) -> dict[str, Any]:
+def seal(body: dict[str, object]) -> dict[str, object]:
     """The same object with a checksum of its own values."""
     return {**body, "checksum": _digest(body)}
 
 
-def check_seal(body: Mapping[str, Any], path: str | Path, *, remedy: str) -> None:
+def check_seal(body: Mapping[str, object], path: str | Path, *, remedy: str) -> None:
     """Raise if a sealed object has changed. Records of earlier versions have no seal."""
     rest = {key: value for key, value in body.items() if key != "checksum"}
     if "checksum" in body and body["checksum"] != _digest(rest):
         raise damaged(path, "its checksum does not match", remedy)
 
 
-def _digest(body: Mapping[str, Any]) -> str:
+def _digest(body: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
@@ -181,6 +181,6 @@ def damaged(path: str | Path, why: str, remedy: str) -> DamagedError:
     return DamagedError(f"{str(path)!r} is damaged: {why}; {remedy}")
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

@@ -30,7 +30,7 @@ def place_options(out: Path) -> list[inspect.Parameter]:
     ]  # fmt: skip
 
 
-def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -45,7 +45,7 @@ def add_command(
 ) -> None:
     """A command with an option for each field of the request that is one, and `more`."""
 
-    def command(context: typer.Context, **given: Any) -> None:
+    def command(context: typer.Context, **given: object) -> None:
         run(context, given)
 
     own = [_option(flag) for flag in flags(request)]
@@ -68,7 +68,7 @@ def asked(request: type[Request], given: Given) -> Request:
     return make(request, from_texts(request, {key: value for key, value in given.items() if key in fields}))
 
 
-def explicit(context: typer.Context, given: Given) -> dict[str, Any]:
+def explicit(context: typer.Context, given: Given) -> dict[str, object]:
     """What was really typed; the rest are defaults."""
 
     def typed(name: str) -> bool:

@@ -75,7 +75,7 @@ def _run(_: typer.Context, given: Given) -> None:
     console().print(f"page: {page}", markup=False)
 
 
-def rows(found: Sequence[Bridge]) -> list[dict[str, Any]]:
+def rows(found: Sequence[Bridge]) -> list[dict[str, object]]:
     return [
         {
             "scheme": f.scheme,

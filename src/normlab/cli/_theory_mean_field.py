@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import typer
 from pydantic import field_validator
@@ -75,11 +75,11 @@ def _run(_: typer.Context, given: Given) -> None:
     screen.print(f"page: {written}", markup=False)
 
 
-def _lemmas() -> list[dict[str, Any]]:
+def _lemmas() -> list[dict[str, object]]:
     from normlab.theory import mean_field as theory
 
     relu, norm = theory.lemma_relu(), theory.lemma_layer_norm()
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {"statement": "E|ReLU(X)|^2 / (sigma^2 d)", "measured": relu[0], "stated": relu[1]},
         {"statement": "|J_LN| against sqrt(d)/|x|", "measured": norm[0], "stated": norm[1]},
     ]
@@ -121,7 +121,7 @@ def _cell(value: float, stated: float | tuple[float, float] | None) -> str:
     return f"{shown} ({said})"
 
 
-def _page(found: Sequence[MeanField], lemmas: list[dict[str, Any]], setting: MeanFieldSetting) -> Page:
+def _page(found: Sequence[MeanField], lemmas: list[dict[str, object]], setting: MeanFieldSetting) -> Page:
     from normlab.report import Page
 
     about = f"{setting.mode} setting, d = {setting.dim}, {setting.tokens} tokens, {setting.draws} draws"
@@ -147,7 +147,7 @@ def _page(found: Sequence[MeanField], lemmas: list[dict[str, Any]], setting: Mea
 
 def _curves(
     curves: dict[str, list[float]], x: str, y: str, *, first: int = 0, xs: list[int] | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     from normlab.report.colours import scheme_colours
     from normlab.report.figures import figure, line
 

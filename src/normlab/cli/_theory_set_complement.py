@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
         from normlab.theory.precision import scale_needed
 
         claims = verify(vocab)
-        laws: list[dict[str, Any]] = [
+        laws: list[dict[str, object]] = [
             {**as_row(row), **dict(zip(("c needed", "g needed"), scale_needed(tv, row.length, vocab), strict=True))}
             for row in theory.calibrated(vocab, tv)
         ]
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
         console().print(
             table([as_row(claim) for claim in claims], title=f"Set complement over {vocab} tokens, checked in float64")
         )
-        shown: list[dict[str, Any]] = [r for r in laws if r["length"] in _shown(vocab)]
+        shown: list[dict[str, object]] = [r for r in laws if r["length"] in _shown(vocab)]
         console().print(
             table(shown, title=f"Both laws at TV {tv} for length {max(vocab // 4, 1)}; the scales that give it at each")
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +11,6 @@ from normlab.cli._options import Json, Seed
 
 if TYPE_CHECKING:
     from normlab.model import TransformerConfig
-
-START: dict[str, Any] = {"vocab_size": 256, "dim": 128, "depth": 6, "heads": 4}
 
 
 def register(app: typer.Typer) -> None:
@@ -45,11 +43,12 @@ def _resolve(what: list[str]) -> TransformerConfig:
     from normlab.model import TransformerConfig
 
     files = [part for part in what[:1] if "=" not in part]
-    start = TransformerConfig.from_file(Path(files[0])) if files else TransformerConfig(**START)
+    small = TransformerConfig(vocab_size=256, dim=128, depth=6, heads=4)
+    start = TransformerConfig.from_file(Path(files[0])) if files else small
     return start.override(what[len(files) :])
 
 
-def _facts(config: TransformerConfig, tokens: str | None, seed: int) -> dict[str, Any]:
+def _facts(config: TransformerConfig, tokens: str | None, seed: int) -> dict[str, object]:
     import torch
 
     from normlab.errors import InputError
@@ -58,7 +57,7 @@ def _facts(config: TransformerConfig, tokens: str | None, seed: int) -> dict[str
     with torch.device("meta"):
         model = Transformer(config)
     length = min(config.max_length, 1024)
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "parameters": model.num_parameters(),
         "of the residual path": sum(p.numel() for p in model.scheme.parameters()),
         f"training FLOPs per token at length {length}": model.flops_per_token(length, training=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,11 +65,11 @@ def lengthgen(context: typer.Context, given: Given) -> None:
         print_json({"experiment": given["experiment"], "question": chosen.question, "parts": parts})
 
 
-def request_of(typed: Given, settings: dict[str, Any]) -> Request:
+def request_of(typed: Given, settings: Mapping[str, object]) -> Request:
     """What was typed, over the settings of a named experiment."""
     fields = {flag.field for flag in flags(LengthgenRequest)}
     own = from_texts(LengthgenRequest, {key: value for key, value in typed.items() if key in fields})
-    values = {**settings, **own}
+    values: dict[str, Any] = {**settings, **own}
     task = values.get("task", "set_complement")
     ground = task_of(task) if isinstance(task, str) else task
     changes = assignments(typed.get("set_") or [], source="--set")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(commands, name="schemes")
 
 
-def _lines(value: Any) -> list[str]:
+def _lines(value: object) -> list[str]:
     if isinstance(value, dict):
         return [f"{key}: {text}" for key, text in value.items()] or ["-"]
     if isinstance(value, list):
@@ -62,7 +62,7 @@ def _lines(value: Any) -> list[str]:
     return [str(value) if value is not None else "-"]
 
 
-def _card(name: str) -> dict[str, Any]:
+def _card(name: str) -> dict[str, object]:
     from dataclasses import asdict
 
     from normlab.schemes import SCHEMES

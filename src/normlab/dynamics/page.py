@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ LAWS = {"power": "C/t^p", "exponential": "C e^-kt", "stretched": "C e^-k√t/√
 KEEP = 1e-30  # nothing below is drawn on a logarithmic axis
 
 
-def beginning_and_end(found: DynamicsFindings) -> list[dict[str, Any]]:
+def beginning_and_end(found: DynamicsFindings) -> list[dict[str, object]]:
     """The paper's table: initial velocity and terminal law, measured and predicted."""
     return [
         {
@@ -36,9 +35,9 @@ def beginning_and_end(found: DynamicsFindings) -> list[dict[str, Any]]:
     ]
 
 
-def constants_and_times(found: DynamicsFindings) -> list[dict[str, Any]]:
+def constants_and_times(found: DynamicsFindings) -> list[dict[str, object]]:
     """Terminal constants, and when the mean cosine reaches each level."""
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     known = any(row.report.constant is not None for row in found.schemes.values())
     for label, row in found.schemes.items():
         constants = {"C": row.report.constant, "theory": row.report.constant_theory} if known else {}

@@ -29,7 +29,7 @@ class Flag:
     help: str
     kind: type
     """int, float, bool or str: the type of the typed value; lists and tasks are texts."""
-    default: Any
+    default: object
     """As one would type it; None where leaving it out says more."""
 
 
@@ -45,7 +45,7 @@ def flags(request: type[Request]) -> Iterator[Flag]:
             yield Flag(field, name, info.description or "", kind, default)
 
 
-def from_texts(request: type[Request], given: Mapping[str, Any]) -> dict[str, Any]:
+def from_texts(request: type[Request], given: Mapping[str, object]) -> dict[str, object]:
     """What was typed, by field, as values of the request; what is None is left out."""
     names = {flag.field: flag.name for flag in flags(request)}
     found = {}
@@ -55,7 +55,7 @@ def from_texts(request: type[Request], given: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def make(request: type[Request], values: Mapping[str, Any]) -> Request:
+def make(request: type[Request], values: Mapping[str, object]) -> Request:
     """The request; where it is refused, the sentence names the command line's options."""
     try:
         return request(**values)
@@ -84,7 +84,7 @@ def command_line(request: Request, out: Path | None = None) -> str:
 
 
 # -- one field ----------------------------------------------------------------------------------------------------------
-def _parts(info: FieldInfo) -> tuple[Any, ...]:
+def _parts(info: FieldInfo) -> tuple[object, ...]:
     """The members of a union, without None."""
     kind = info.annotation
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
@@ -98,13 +98,13 @@ def _typed(info: FieldInfo) -> type:
     return kind if kind in (int, float, bool) and not (may_be_none and info.default is not None) else str
 
 
-def _default(info: FieldInfo) -> Any:
+def _default(info: FieldInfo) -> object:
     if info.default_factory is not None:
         return None
     return info.default if info.default is None or _typed(info) is not str else _text(info.default)
 
 
-def _value(info: FieldInfo, value: Any, flag: str) -> Any:
+def _value(info: FieldInfo, value: object, flag: str) -> object:
     (kind, *_) = _parts(info)
     if not isinstance(value, str):
         return value
@@ -123,7 +123,7 @@ def _value(info: FieldInfo, value: Any, flag: str) -> Any:
     return canonical(value) if typing.get_origin(kind) is typing.Literal else value
 
 
-def _list(text: str, kind: Any, flag: str) -> tuple[Any, ...]:
+def _list(text: str, kind: object, flag: str) -> tuple[object, ...]:
     inner = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
     if inner is int:
         return whole_numbers(text, option=flag)

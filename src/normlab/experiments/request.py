@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from normlab.tasks import Task as AnyTask
 else:
 
-    def _task(value: Any) -> Any:
+    def _task(value: object) -> object:
         from normlab.tasks import Task, from_dict
 
         if isinstance(value, str):
@@ -91,9 +91,9 @@ def task_text(task: AnyTask) -> str:
     return f"{task.name}({', '.join(changed)})" if changed else task.name
 
 
-def assignments(pairs: list[str], *, source: str) -> dict[str, Any]:
+def assignments(pairs: list[str], *, source: str) -> dict[str, object]:
     """`key=value` texts; values are read as YAML."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign:

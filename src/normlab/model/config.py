@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from typing_extensions import Self
@@ -12,7 +12,7 @@ from normlab.errors import ConfigError
 from normlab.schemes import SCHEMES, Frame, SchemeConfig, Site, lookup, make_sites, parse_scheme, scheme
 
 
-def _to_scheme(value: Any) -> Any:
+def _to_scheme(value: object) -> object:
     """A name, with options or without, a mapping with a name, or a scheme config."""
     if isinstance(value, str):
         return parse_scheme(value)
@@ -31,7 +31,7 @@ class _SchemeSchema:
     """The JSON Schema of a scheme, from the registry as it is when asked."""
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, core: object, handler: object) -> dict[str, object]:
         options = [{"$comment": name, **config.model_json_schema()} for name, config in SCHEMES.items()]
         names = {"type": "string", "enum": sorted(SCHEMES)}
         written = {"type": "string", "pattern": r"^\s*[A-Za-z0-9_-]+\s*\(.*\)\s*$", "$comment": "name(option=value)"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -166,13 +165,13 @@ def _bytes(streams: Iterable[Stream]) -> int:
     return sum(sizes.values())
 
 
-def saved_bytes(run: Callable[[], Any], parameters: Iterable[Tensor]) -> int:
+def saved_bytes(run: Callable[[], object], parameters: Iterable[Tensor]) -> int:
     """Bytes of distinct storages that autograd saves during `run()`, parameters left out. No backward pass follows.
 
     Nothing is handed back to autograd: a node that held its own output through a hook would never be freed.
     """
     left_out = {parameter.untyped_storage()._cdata for parameter in parameters}
-    seen: dict[int, Any] = {}
+    seen: dict[int, torch.UntypedStorage] = {}
 
     def note(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()

@@ -39,8 +39,17 @@ SCHEDULES = {
 class Stage(PipelineStage):
     """torch's stage, which also tells its chunk the micro-batch and counts the bytes that leave."""
 
-    def __init__(self, chunk: Chunk, **options: Any) -> None:
-        super().__init__(chunk, chunk.index, len(chunk.plan.chunks), **options)
+    def __init__(
+        self,
+        chunk: Chunk,
+        *,
+        device: torch.device,
+        input_args: tuple[Tensor, ...],
+        output_args: tuple[Tensor, ...],
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        count = len(chunk.plan.chunks)
+        super().__init__(chunk, chunk.index, count, device, input_args, output_args, group=group)
         self.sent_forward = self.sent_backward = 0
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
@@ -242,7 +251,7 @@ class _shared_gradients:
             for parameter in parameters:
                 parameter.grad = None
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for (parameters, other), earlier in zip(self.sets, self.before, strict=True):
             if kind is None and parameters:
                 _sum_gradients(parameters, self.group, other)

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -134,11 +133,11 @@ def walk(model: Transformer, run: Callable[[], Tensor]) -> Walk:
     outputs: list[Tensor] = []
     summed: list[Tensor] = []
 
-    def keep(_: nn.Module, taken: tuple[Any, ...], out: Tensor) -> None:
+    def keep(_: nn.Module, taken: tuple[Tensor, ...], out: Tensor) -> None:
         inputs.append(taken[0])
         outputs.append(out)
 
-    def enters(_: nn.Module, taken: tuple[Any, ...]) -> None:
+    def enters(_: nn.Module, taken: tuple[Tensor, ...]) -> None:
         summed.append(taken[0])
 
     hooks = [branch.register_forward_hook(keep) for branch in model.branches]

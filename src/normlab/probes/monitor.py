@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from normlab.errors import ConfigError
 from normlab.probes.inputs.losses import call
@@ -32,6 +33,14 @@ from normlab.probes.measure.streams import stream_numbers
 from normlab.probes.trace.hooks import Layout, Record
 from normlab.probes.trace.locate import locate
 from normlab.probes.trace.wrappers import is_compiled, unwrapped
+
+
+class MonitorOptions(TypedDict, total=False):
+    """What `Monitor` takes besides the model and `every`: callbacks hand it on."""
+
+    parameters: bool
+    sink: Callable[[int, dict[str, float]], None] | None
+    example: object
 
 
 class Monitor:

@@ -20,18 +20,18 @@ GAP = 0.06
 
 
 # -- marks ------------------------------------------------------------------------------------------------------------
-def line(xs: Sequence[Any], ys: Sequence[Any], name: str, colour: int | str = 0, **style: Any) -> Trace:
+def line(xs: Sequence[object], ys: Sequence[object], name: str, colour: int | str = 0, **style: object) -> Trace:
     """A line; `dash`, `width`, `mode` and `opacity` are styles. A number is a place in the palette."""
     drawn = {"color": pick(colour), "width": style.pop("width", 2), "dash": style.pop("dash", "solid")}
     return {"type": "scatter", "mode": "lines", "x": list(xs), "y": list(ys), "name": name, "line": drawn, **style}
 
 
-def theory(xs: Sequence[Any], ys: Sequence[Any], name: str, colour: int | str = THEORY, **style: Any) -> Trace:
+def theory(xs: Sequence[object], ys: Sequence[object], name: str, colour: int | str = THEORY, **style: object) -> Trace:
     """What is predicted: thin and dotted, grey unless it belongs to one line."""
     return line(xs, ys, name, colour, **{"dash": "dot", "width": 1.2, **style})
 
 
-def band(xs: Sequence[Any], low: Sequence[Any], high: Sequence[Any], colour: int | str = 0) -> Trace:
+def band(xs: Sequence[object], low: Sequence[object], high: Sequence[object], colour: int | str = 0) -> Trace:
     """The area between two lines, behind what is drawn on it."""
     return {
         "type": "scatter", "mode": "lines", "x": [*xs, *reversed(xs)], "y": [*high, *reversed(low)], "fill": "toself",
@@ -39,11 +39,11 @@ def band(xs: Sequence[Any], low: Sequence[Any], high: Sequence[Any], colour: int
     }  # fmt: skip
 
 
-def bars(xs: Sequence[Any], ys: Sequence[Any], name: str, colour: int | str = 0) -> Trace:
+def bars(xs: Sequence[object], ys: Sequence[object], name: str, colour: int | str = 0) -> Trace:
     return {"type": "bar", "x": list(xs), "y": list(ys), "name": name, "marker": {"color": pick(colour)}}
 
 
-def matrix(values: Sequence[Numbers], name: str = "", **style: Any) -> Trace:
+def matrix(values: Sequence[Numbers], name: str = "", **style: object) -> Trace:
     """A heat map, one colour scale in the whole library."""
     return {"type": "heatmap", "z": [list(row) for row in values], "colorscale": "Viridis", "name": name, **style}
 
@@ -57,12 +57,12 @@ def figure(
     return {"data": list(traces), "layout": {**layout, "legend": {"orientation": "h", "y": -0.22}}}
 
 
-def axis(title: str, *, log: bool = False) -> dict[str, Any]:
-    kind: dict[str, Any] = {"type": "log", "exponentformat": "power"} if log else {"type": "linear"}
+def axis(title: str, *, log: bool = False) -> dict[str, object]:
+    kind: dict[str, object] = {"type": "log", "exponentformat": "power"} if log else {"type": "linear"}
     return {"title": {"text": title}, **kind}
 
 
-def ticks(values: Sequence[float]) -> dict[str, Any]:
+def ticks(values: Sequence[float]) -> dict[str, object]:
     """An axis that names these numbers and no others: lengths, depths and learning rates that were really run."""
     return {"tickvals": list(values), "ticktext": [f"{value:g}" for value in values]}
 
@@ -93,7 +93,7 @@ def intervals(
     return drawn, 90 + 28 * len(names)
 
 
-def vertical(at: float, *, dash: str = "dash") -> dict[str, Any]:
+def vertical(at: float, *, dash: str = "dash") -> dict[str, object]:
     """A line across the picture, at one x: the training length, no difference."""
     style = {"dash": dash, "width": 1, "color": MUTED}
     return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": style}
@@ -107,7 +107,7 @@ def small_multiples(
     y: str,
     log_y: bool = False,
     columns: int = COLUMNS,
-    axes: Mapping[str, Any] | None = None,
+    axes: Mapping[str, object] | None = None,
     hover: str = "x unified",
 ) -> tuple[Figure, int]:
     """(figure, height in pixels). `panels` maps a title to plotly traces; all panels share both axes.

@@ -11,12 +11,21 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from normlab.errors import require
 from normlab.files import write_text
 from normlab.report.tables import Row, TableView, all_columns, html_table, layout, plain_text
 from normlab.report.terminal import finite
+
+if TYPE_CHECKING:
+    from normlab.report.figures import Figure
+
+
+class Drawn(Protocol):
+    """A figure of plotly's own."""
+
+    def to_json(self) -> str: ...
 
 
 class Page:
@@ -32,7 +41,7 @@ class Page:
 
     def __init__(self, title: str, *, subtitle: str = "") -> None:
         self.title, self.subtitle = title, subtitle
-        self.parts: list[dict[str, Any]] = []
+        self.parts: list[dict[str, object]] = []
 
     def heading(self, text: str, *, anchor: str | None = None) -> None:
         self.parts.append({"kind": "heading", "text": text, "anchor": anchor or _slug(text)})
@@ -54,9 +63,9 @@ class Page:
         view = layout(rows, all_columns(rows))
         self.parts.append({"kind": "csv", "name": name, "caption": caption, "csv": _saved(view)})
 
-    def figure(self, figure: Any, *, caption: str = "", height: int = 380, label: str = "") -> None:
+    def figure(self, figure: Figure | Drawn, *, caption: str = "", height: int = 380, label: str = "") -> None:
         """A plotly figure (or the dict of one). `label` describes it to a screen reader; the caption does if empty."""
-        spec = json.loads(figure.to_json()) if hasattr(figure, "to_json") else figure
+        spec = figure if isinstance(figure, dict) else json.loads(figure.to_json())
         spec = {"data": spec.get("data", []), "layout": {**spec.get("layout", {})}}
         spec["layout"].pop("template", None)
         self.parts.append(
@@ -89,7 +98,7 @@ class Page:
         return write_text(path, self.render())
 
 
-def script_json(value: Any) -> str:
+def script_json(value: object) -> str:
     """JSON that is safe inside a <script> element."""
     text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -7,13 +7,13 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rich.table import Table as RichTable
 
 from normlab.report.terminal import finite, show
 
-Cell: TypeAlias = Any  # a number, a text, a bool or None; `show` and `finite` decide
+Cell: TypeAlias = object  # a number, a text, a bool or None; `show` and `finite` decide
 Row: TypeAlias = Mapping[str, Cell]
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

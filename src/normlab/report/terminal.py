@@ -30,7 +30,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Machine-readable on stdout, and nothing else there. NaN and infinities become null: JSON has neither."""
     sys.stdout.write(json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
 
@@ -46,7 +46,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A short text for a cell."""
     if value is None:
         return "-"

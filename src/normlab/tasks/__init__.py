@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from normlab.errors import ConfigError, canonical, unknown
 from normlab.tasks.automata import DEAD, Automaton
@@ -22,12 +21,12 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def task(name: str, **options: Any) -> Task:
+def task(name: str, **options: object) -> Task:
     """A task by name, for example `task("dyck", pairs=2, depth=3)`."""
     return from_dict({"task": name, **options})
 
 
-def from_dict(values: Mapping[str, Any]) -> Task:
+def from_dict(values: Mapping[str, object]) -> Task:
     """A task from the plain values of its configuration; the key `task` says which."""
     name = canonical(str(values.get("task", "")))
     if name not in TASKS:

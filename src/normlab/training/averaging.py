@@ -12,12 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict, Unpack
 
 from normlab.errors import ConfigError
+
+
+class AverageOptions(TypedDict, total=False):
+    """What `EMA` takes besides the model."""
+
+    kappa: float
+    rho: float
+    gamma: float
+    decay: float | None
+    burn_in: int
+    every: int
+
+
+class AverageState(TypedDict):
+    step: int
+    tensors: dict[str, Tensor]
 
 
 class EMA:
@@ -131,10 +147,10 @@ class EMA:
             mine.copy_(tensors[key])
         self.step = step
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> AverageState:
         return {"step": self.step, "tensors": {key: t.clone() for key, t in self.tensors().items()}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: AverageState) -> None:
         self.load_tensors(state["tensors"], state["step"])
 
 
@@ -143,7 +159,9 @@ class BEMA(EMA):
 
     kinds = ("ema", "bema")
 
-    def __init__(self, model: nn.Module | Mapping[str, Tensor], *, eta: float = 0.2, **options: Any) -> None:
+    def __init__(
+        self, model: nn.Module | Mapping[str, Tensor], *, eta: float = 0.2, **options: Unpack[AverageOptions]
+    ) -> None:
         if eta < 0:
             raise ConfigError(f"eta >= 0 is needed (0 is the largest correction), but got {eta}")
         self.eta = eta

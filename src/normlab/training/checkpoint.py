@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -37,7 +36,7 @@ _STEP = re.compile(r"step-(\d{9,})")
 class Checkpoint:
     step: int
     tensors: dict[str, Tensor]
-    state: dict[str, Any]
+    state: dict[str, object]
     path: Path
 
     def group(self, name: str) -> dict[str, Tensor]:
@@ -62,7 +61,9 @@ class Checkpoint:
         return damaged(self.path, f"{why}: it is of another run", REMEDY)
 
 
-def save(folder: str | Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+def save(
+    folder: str | Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, object]
+) -> Path:
     """Write groups of tensors and plain values; returns the folder of this checkpoint."""
     folder = inside(Path(folder).parent, Path(folder).name)
     folder.mkdir(parents=True, exist_ok=True)

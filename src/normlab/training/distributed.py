@@ -153,7 +153,7 @@ class Distributed(Trainer):
     def _new_log(self) -> Log:
         return super()._new_log() if self.group.main else _NoLog(self.folder / "log.jsonl")
 
-    def _write(self, name: str, value: Any) -> None:
+    def _write(self, name: str, value: object) -> None:
         if self.group.main:
             super()._write(name, value)
         dist.barrier()
@@ -193,7 +193,7 @@ def _resharding(evaluate: Evaluate) -> Evaluate:
     """FSDP2 keeps the model's own weights gathered after a pass without backward: averages put into the shards would
     not be seen by the next one."""
 
-    def scored(model: nn.Module) -> dict[str, Any]:
+    def scored(model: nn.Module) -> Mapping[str, object]:
         found = evaluate(model)
         cast(Any, model).reshard()
         return found
@@ -206,7 +206,7 @@ class _NoLog(Log):
 
     def cut(self, size: int) -> None: ...
     def open(self) -> None: ...
-    def write(self, record: dict[str, Any]) -> None: ...
+    def write(self, record: dict[str, object]) -> None: ...
     def sync(self) -> LogMark:
         return LogMark(size=0)
 

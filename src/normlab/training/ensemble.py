@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -30,7 +30,7 @@ from normlab.tasks import Batch, Task
 from normlab.training import checkpoint
 from normlab.training.averaging import BEMA
 from normlab.training.feed import Feed
-from normlab.training.loop import Evaluate, TrainConfig, cross_entropy, stop_signals
+from normlab.training.loop import Evaluate, StepNumbers, TrainConfig, cross_entropy, stop_signals
 from normlab.training.optim import decayed
 from normlab.training.record import Log, LogMark, provenance
 from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program, stacks
@@ -82,11 +82,11 @@ class StackState(Config):
 
     used: int = Field(ge=0)
     logs: list[LogMark]
-    last: list[dict[str, float | int | None]]
+    last: list[StepNumbers]
 
     @model_validator(mode="before")
     @classmethod
-    def _earlier(cls, values: Any) -> Any:
+    def _earlier(cls, values: object) -> object:
         """Earlier versions wrote the lengths of the logs alone, and a section for the one value of the feed."""
         if not isinstance(values, dict) or not isinstance(values.get("feed"), dict):
             return values
@@ -141,9 +141,9 @@ class Ensemble:
         self.alive = torch.ones(len(models), dtype=torch.bool)
         self.high = torch.zeros(len(models), dtype=torch.int64)
         self.step = 0
-        self.last: list[dict[str, Any]] = [{} for _ in models]
+        self.last: list[StepNumbers] = [{} for _ in models]
 
-    def run(self) -> list[dict[str, Any]]:
+    def run(self) -> list[dict[str, object]]:
         """Train all members and return their summaries."""
         self.logs = [Log(folder / "log.jsonl") for folder in self.folders]
         for folder in (self.folder, *self.folders):
@@ -181,7 +181,9 @@ class Ensemble:
         exact = self.task.targets == "exact"
         law = batch.law.to(self.flat.dtype) if exact and batch.law is not None else batch.targets
 
-        def one(state: Any, tokens: Tensor, targets: Tensor, law: Tensor) -> Tensor:
+        def one(
+            state: tuple[dict[str, Tensor], dict[str, Tensor]], tokens: Tensor, targets: Tensor, law: Tensor
+        ) -> Tensor:
             logits = functional_call(self.base, state, (tokens,))
             return cross_entropy(logits, Batch(tokens, targets, law), exact=exact)
 
@@ -248,11 +250,11 @@ class Ensemble:
         _unflatten(self.models[index], row[index].detach())
         return self.models[index]
 
-    def _finish(self) -> list[dict[str, Any]]:
+    def _finish(self) -> list[dict[str, object]]:
         self.save()
         summaries = []
         for i, folder in enumerate(self.folders):
-            scores: dict[str, Any] = {}
+            scores: dict[str, object] = {}
             kept: dict[str, Tensor] = {}
             for kind in ("raw", "ema", "bema"):
                 model = self.member(i, kind).eval()

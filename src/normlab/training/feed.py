@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,10 +48,10 @@ class Feed:
         self.drawn = [self.task.sample(self.count * self.ahead, self.length, g) for g in self.generators]
         self.used = 0
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Tensor], dict[str, int]]:
         return {str(i): state for i, state in enumerate(self.before)}, {"used": self.used}
 
-    def load(self, states: dict[str, Tensor], rest: dict[str, Any]) -> None:
+    def load(self, states: dict[str, Tensor], rest: dict[str, int]) -> None:
         for member, state in states.items():
             self.generators[int(member)].set_state(state)
         self._draw()

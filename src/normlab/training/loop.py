@@ -12,10 +12,10 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,9 @@ from normlab.training.schedule import Schedule
 
 Status = Literal["running", "diverged", "finished"]
 WEIGHTS = ("raw", "ema", "bema")
-Evaluate = Callable[[nn.Module], dict[str, Any]]
+Evaluate = Callable[[nn.Module], Mapping[str, object]]
+StepNumbers = dict[str, float | int | None]
+"""Numbers of one step; None stands for one that JSON has not."""
 Loss = Callable[[nn.Module, Batch], Tensor]
 
 
@@ -91,13 +93,13 @@ class TrainState(Config):
     status: Status | None = None  # earlier versions did not say
     high: int = Field(ge=0)
     seconds: float = Field(ge=0)
-    last: dict[str, float | int | None]
+    last: StepNumbers
     log: LogMark
     conditions: Conditions | None = None  # nor this
 
     @field_validator("log", mode="before")
     @classmethod
-    def _size_alone(cls, value: Any) -> Any:
+    def _size_alone(cls, value: object) -> object:
         return {"size": value} if isinstance(value, int) else value  # of earlier versions
 
 
@@ -140,11 +142,11 @@ class Trainer:
         self.data = torch.Generator().manual_seed(config.seed)
         self.step, self.seconds, self.high = 0, 0.0, 0
         self.status: Status = "running"
-        self.last: dict[str, Any] = {}
+        self.last: StepNumbers = {}
         self.threshold = config.diverged_above * math.log(max(task.vocab_size, 2))
 
     # -- the run ---------------------------------------------------------------------------------------------------
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, object]:
         """Train and return the summary (also in summary.json). Raises KeyboardInterrupt after saving on Ctrl-C."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = self._new_log()
@@ -183,7 +185,7 @@ class Trainer:
             if stop or self.status == "diverged":
                 return
 
-    def _one(self) -> dict[str, Any]:
+    def _one(self) -> StepNumbers:
         """One optimizer step."""
         config = self.config
         self.step += 1
@@ -222,7 +224,7 @@ class Trainer:
     def _watch(self) -> None:
         """Divergence: a loss or gradient that is no number, or a loss far above chance for many steps on end."""
         loss, norm = self.last["loss"], self.last["grad_norm"]
-        self.high = self.high + 1 if loss > self.threshold else 0
+        self.high = self.high + 1 if loss is not None and loss > self.threshold else 0
         if self._diverged(loss, norm):
             self.status = "diverged"
 
@@ -231,14 +233,14 @@ class Trainer:
         known = loss is not None and norm is not None and math.isfinite(loss) and math.isfinite(norm)
         return not known or self.high >= self.config.patience
 
-    def scores(self) -> dict[str, Any]:
+    def scores(self) -> dict[str, object]:
         """The evaluation of raw, EMA and BEMA weights."""
         if self.evaluate is None:
             return {}
         self.model.eval()
         try:
             with torch.no_grad():
-                result = {"raw": self.evaluate(self.model)}
+                result: dict[str, object] = {"raw": self.evaluate(self.model)}
                 for kind in self.average.kinds:
                     with self.average.averaged(kind):
                         result[kind] = self.evaluate(self.model)
@@ -246,11 +248,11 @@ class Trainer:
             self.model.train()
         return result
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> dict[str, object]:
         if self.status != "diverged":
             self.status = "finished"
             self.save()
-        summary: dict[str, Any] = {
+        found = {
             "status": self.status,
             **self.last,
             "seconds": round(self.seconds, 3),
@@ -259,7 +261,7 @@ class Trainer:
             **provenance(self.device, self.config.seed),
         }
         self.log.write({"kind": "end", "step": self.step, "status": self.status})
-        summary = finite({**summary, "log": self.log.sync().to_dict()})
+        summary: dict[str, object] = finite({**found, "log": self.log.sync().to_dict()})
         self._write("summary.json", seal(summary))
         return summary
 
@@ -267,7 +269,7 @@ class Trainer:
     def _new_log(self) -> Log:
         return Log(self.folder / "log.jsonl")
 
-    def _write(self, name: str, value: Any) -> None:
+    def _write(self, name: str, value: object) -> None:
         write_json(inside(self.folder, name), value)
 
     def _mean(self, loss: float) -> float:
@@ -280,7 +282,7 @@ class Trainer:
     def observe(self) -> None:
         """Called before the first step and after each one; may write records to `self.log`."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """More values for the summary."""
         return {}
 
@@ -355,7 +357,7 @@ def stop_signals() -> Iterator[list[int]]:
         yield seen
         return
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: object) -> None:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)

@@ -37,7 +37,7 @@ def why_not(model: nn.Module) -> str | None:
     config = model.config
     if config.scheme.name not in SCHEMES:
         return f"the scheme {config.scheme.name!r} is not one of {', '.join(SCHEMES)}"
-    wanted: dict[str, Any] = {
+    wanted: dict[str, object] = {
         "depth": 1,
         "heads": 1,
         "ffn": "none",
@@ -106,7 +106,7 @@ class FastMinimal:
             raise UnsupportedError(f"the fast path is for the minimal model only: {reason}")
         self.exact = exact
         self.fused = torch.compile(whole, dynamic=False, options={"cpp_wrapper": True}) if compiled else None
-        self._space: dict[Any, Tensor] = {}
+        self._space: dict[object, Tensor] = {}
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         assert isinstance(model, Transformer)

@@ -9,7 +9,7 @@ import platform
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal
+from typing import BinaryIO, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -61,7 +61,7 @@ class Log:
         handle = open_inside(self.path.parent, self.path.name, os.O_WRONLY | os.O_APPEND)
         self._file = os.fdopen(handle, "ab")
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: dict[str, object]) -> None:
         assert self._file is not None
         line = (json.dumps(finite(record), allow_nan=False) + "\n").encode()
         with naming(self.path):
@@ -92,7 +92,7 @@ class Log:
         return found
 
 
-def read_log(path: str | Path, kind: str | None = None) -> list[dict[str, Any]]:
+def read_log(path: str | Path, kind: str | None = None) -> list[dict[str, object]]:
     """The records of a log; a last line that a kill left unfinished is passed over."""
     records = []
     lines = read_bytes(path, what="the log", most=LIMITS.record_bytes).split(b"\n")
@@ -139,7 +139,7 @@ class Conditions(Config):
         return [f"{key} {before[key]} before, {after[key]} now" for key in before if before[key] != after[key]]
 
 
-def provenance(device: torch.device, seed: int) -> dict[str, Any]:
+def provenance(device: torch.device, seed: int) -> dict[str, object]:
     """Versions, commit, seed, threads and device."""
     import normlab
 

@@ -156,7 +156,7 @@ class _BlockTape:
                 if child is not None:
                     self.hooks.append(child.register_forward_hook(self._size(kind)))
 
-    def _enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self.before.append(
             next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point())
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from normlab.experiments.atlas.measure import Atlas, AtlasEntry
 from normlab.report import Page, console, sparkline, table
@@ -15,7 +14,7 @@ from normlab.results import page_of
 Values = Sequence[float | None]
 
 
-def rows(entries: Sequence[AtlasEntry]) -> list[dict[str, Any]]:
+def rows(entries: Sequence[AtlasEntry]) -> list[dict[str, object]]:
     """The table: one line per scheme. Growth is taken from behind layer 1 to the last layer's last branch."""
     return [
         {

@@ -90,7 +90,7 @@ class RayExecutor:
             num_cpus=self.threads, num_gpus=1 if self.device.startswith("cuda") else 0, max_retries=self.retries
         )
         waiting = deque((Path(folder), 0) for folder in folders)
-        running: dict[Any, tuple[Path, int]] = {}
+        running: dict[object, tuple[Path, int]] = {}
         while waiting or running:
             while waiting and len(running) < self.workers:
                 folder, tries = waiting.popleft()

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from normlab.errors import InputError
 from normlab.experiments.command import command_line
@@ -28,7 +28,7 @@ from normlab.schemes.names import parse_scheme
 from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import AverageConfig
 
-FIX_OPTIONS: dict[str, dict[str, Any]] = {
+FIX_OPTIONS: dict[str, dict[str, object]] = {
     "none": {},
     "ssmax": {"softmax": "ssmax"},
     "adaptive": {"softmax": "adaptive"},

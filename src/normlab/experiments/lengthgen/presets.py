@@ -7,11 +7,10 @@ A row has a question and parts; a part is what it sets of a `LengthgenRequest`. 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from normlab.errors import ConfigError, canonical, unknown
 
-Options = dict[str, Any]
+Options = dict[str, object]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -37,7 +37,7 @@ class RunConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _older(cls, values: Any) -> Any:
+    def _older(cls, values: object) -> object:
         return upgraded(values) if isinstance(values, dict) else values
 
     @field_validator("format")
@@ -153,17 +153,20 @@ class RunConfig(Config):
         return model.to(device)
 
 
-def setting_of(values: Mapping[str, Any]) -> str:
+def setting_of(values: Mapping[str, object]) -> str:
     """`RunConfig.setting` of plain values, of any format that is read."""
-    values = upgraded(values)
-    kept = {key: dict(part) if isinstance(part, dict) else part for key, part in values.items()}
-    kept["model"].pop("scheme", None)
-    for key in ("lr", "seed"):
-        kept["train"].pop(key, None)
-    return json.dumps(kept, sort_keys=True)
+    kept = upgraded(values)
+    model, train = _without(kept["model"], "scheme"), _without(kept["train"], "lr", "seed")
+    return json.dumps({**kept, "model": model, "train": train}, sort_keys=True)
 
 
-def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without(section: object, *keys: str) -> dict[str, object]:
+    if not isinstance(section, dict):
+        raise TypeError(f"a section was expected, but got {section!r}")
+    return {key: value for key, value in section.items() if key not in keys}
+
+
+def upgraded(values: Mapping[str, object]) -> dict[str, object]:
     """Plain values of an older format in today's words."""
     found = dict(values)
     if "measure" in found and "score" not in found:

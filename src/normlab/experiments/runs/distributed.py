@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from normlab.training.distributed import Distributed, Group, Strategy, check_bat
 class DistributedRun(Distributed, RunTrainer):
     """A run's records from the main process; layers are not looked into (they may be in shards)."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         tokens = self.run_config.tokens_a_step
         seconds = self.median_step()
         return {

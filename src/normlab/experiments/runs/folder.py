@@ -58,7 +58,9 @@ def last_step(folder: Path) -> int:
     return int(found[-1]) if found else 0
 
 
-def differences(there: dict[str, Any], here: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(
+    there: dict[str, object], here: dict[str, object], path: str = ""
+) -> Iterator[tuple[str, object, object]]:
     """(key, value there, value here) of every leaf that differs."""
     for key in dict.fromkeys((*there, *here)):
         a, b, name = there.get(key), here.get(key), f"{path}{key}"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from normlab.experiments.measures import LayerMeasures
 from normlab.experiments.runs.config import RunConfig
@@ -72,7 +71,7 @@ class Summary:
     grad_norm: float | None = None
     lr: float | None = None
     seconds: float = 0.0
-    weights: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, object] = field(default_factory=dict)
     validation: float | None = None
     context_free_loss: float | None = None
     tokens: int | None = None
@@ -89,8 +88,8 @@ class Summary:
     threads: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    log: Mapping[str, Any] | None = None
+    conditions: Mapping[str, object] = field(default_factory=dict)
+    log: Mapping[str, object] | None = None
 
     def averaged(self, kind: str) -> float | None:
         """The held-out loss of the averaged weights."""
@@ -141,14 +140,14 @@ class FinishedRun:
         return None if self.floor is None else round(self.floor, 6)
 
     @cached_property
-    def _log(self) -> list[dict[str, Any]]:
+    def _log(self) -> list[dict[str, object]]:
         path = inside(self.folder, "log.jsonl")
         if self.summary.log is not None:
             remedy = "restore it, or delete summary.json and the checkpoint to train the run again"
             Log(path).check(parse(LogMark, self.summary.log, path=self.folder / "summary.json", remedy=remedy))
         return read_log(path)
 
-    def _records(self, kind: str) -> list[dict[str, Any]]:
+    def _records(self, kind: str) -> list[dict[str, object]]:
         return [record for record in self._log if record.get("kind") == kind]
 
     def training(self) -> list[TrainRecord]:

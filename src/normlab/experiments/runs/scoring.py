@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normlab.model import Attention
-from normlab.model.attention import adaptive_weights
+from normlab.model.attention import Pass, adaptive_weights
 from normlab.schemes.norms import precise
 from normlab.tasks import IGNORE, SetComplement, Task
 from normlab.theory import set_complement as theory
@@ -55,14 +54,14 @@ def pooled_auc(score: Tensor, legal: Tensor) -> float:
     return float((rank[legal].sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 
-def score(model: nn.Module, task: Task, lengths: Sequence[int], *, count: int = 256) -> dict[str, dict[str, Any]]:
+def score(model: nn.Module, task: Task, lengths: Sequence[int], *, count: int = 256) -> dict[str, dict[str, object]]:
     """Per length (as text, for JSON): tv, auc, auc_pooled, undefined, illegal_mass, loss, attention entropy and RMS."""
     ground = task.held_out()
     return {str(length): _at(model, ground, length, count) for length in lengths}
 
 
 @torch.no_grad()
-def _at(model: nn.Module, task: Task, length: int, count: int) -> dict[str, Any]:
+def _at(model: nn.Module, task: Task, length: int, count: int) -> dict[str, object]:
     generator = torch.Generator().manual_seed(length)  # not the seed of a run: all see the same sequences
     device = next(model.parameters()).device
     window = min(task.window, length)
@@ -85,7 +84,7 @@ def _at(model: nn.Module, task: Task, length: int, count: int) -> dict[str, Any]
         rows["tokens"].append(batch.tokens)
         if batch.law is not None:
             rows["law"].append(batch.law[:, -window:])
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "loss": torch.cat(rows["loss"]).mean().item(),
         "attention_entropy": torch.stack(rows["entropy"]).mean().item() if rows["entropy"] else None,
         "attention_rms": torch.stack(rows["rms"]).mean().item() if rows["rms"] else None,
@@ -98,7 +97,7 @@ def _at(model: nn.Module, task: Task, length: int, count: int) -> dict[str, Any]
     return found
 
 
-def _against_law(logits: Tensor, law: Tensor) -> dict[str, Any]:
+def _against_law(logits: Tensor, law: Tensor) -> dict[str, object]:
     known = law.sum(-1) > 0
     logits, law = logits[known], law[known]
     p, legal = logits.softmax(-1), law > 0
@@ -123,7 +122,7 @@ def _watched(model: nn.Module, window: int) -> Iterator[dict[str, list[Tensor]]]
     """Entropy of attention relative to log(length), and the RMS of what attention adds, at the last prefixes."""
     seen: dict[str, list[Tensor]] = {"entropy": [], "rms": []}
 
-    def look(module: Attention, inputs: tuple[Tensor, Any], output: Tensor) -> None:
+    def look(module: Attention, inputs: tuple[Tensor, Pass], output: Tensor) -> None:
         seen["rms"].append(precise(output[:, -window:]).square().mean().sqrt().cpu())
         weights = _weights(module, *inputs, window)
         if weights is not None and weights.shape[-1] > 1:
@@ -139,7 +138,7 @@ def _watched(model: nn.Module, window: int) -> Iterator[dict[str, list[Tensor]]]
             hook.remove()
 
 
-def _weights(module: Attention, x: Tensor, shared: Any, window: int) -> Tensor | None:
+def _weights(module: Attention, x: Tensor, shared: Pass, window: int) -> Tensor | None:
     """Attention of the last queries, [batch, heads, window, keys] in float64; None outside causal multi-head."""
     if module.kv_heads != module.heads or not module.config.causal:
         return None

@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -82,7 +81,7 @@ class RunTrainer(Trainer):
         sizes = [len(part.tokens) for part in batches]
         return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
 
-    def _final(self, _model: nn.Module) -> dict[str, Any]:
+    def _final(self, _model: nn.Module) -> dict[str, object]:
         self._ends.append(self.mean_loss(self.held_out))
         return {"loss": self._ends[-1]}
 
@@ -90,7 +89,7 @@ class RunTrainer(Trainer):
         count = self.run_config.held_out.layer_sequences
         return Batch(*(None if t is None else t[:count] for t in _tensors(self.held_out[0])))  # type: ignore[arg-type]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Cost: what a step takes, holds and computes. The median step, since records fall between two steps."""
         train, model = self.run_config.train, self.transformer
         tokens = self.run_config.tokens_a_step

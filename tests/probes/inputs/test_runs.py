@@ -1,0 +1,54 @@
+"""A run folder becomes the model that was saved in it, or one sentence."""
+
+import pytest
+import torch
+
+import normlab as nl
+from normlab.errors import InputError
+from normlab.probes.inputs.runs import is_run, load_run
+from normlab.training import checkpoint
+
+CONFIG = "vocab_size: 11\ndim: 16\ndepth: 2\nheads: 2\nmax_length: 8\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    model = nl.Transformer(nl.TransformerConfig(vocab_size=11, dim=16, depth=2, heads=2, max_length=8))
+    checkpoint.save(tmp_path / "checkpoint", 30, {"model": model.state_dict()}, {})
+    return tmp_path, model.eval()
+
+
+def test_the_model_computes_what_it_computed_when_it_was_saved(folder):
+    path, model = folder
+    loaded = load_run(str(path))
+    tokens = torch.randint(0, 11, (2, 8))
+    with torch.no_grad():
+        assert torch.equal(loaded.model(tokens), model(tokens))
+    assert (loaded.name, loaded.tokenizer, loaded.notes) == (path.name, None, ["normlab run, step 30"])
+
+
+def test_the_model_may_be_a_section_and_a_text_task_brings_its_tokens(folder):
+    path, _ = folder
+    section = "model:\n" + "".join(f"  {line}\n" for line in CONFIG.splitlines())
+    (path / "config.yaml").write_text(section + "task: {task: text}\n")
+    ids = load_run(str(path)).tokenizer("ab a")["input_ids"]
+    assert ids[0] == ids[3] != ids[1]
+    assert len(ids) == 4
+
+
+def test_what_is_no_run_and_what_does_not_fit(folder, tmp_path_factory):
+    path, _ = folder
+    assert is_run(str(path))
+    empty = tmp_path_factory.mktemp("empty")
+    (empty / "config.yaml").write_text(CONFIG)
+    assert not is_run(str(empty))
+    (empty / "checkpoint").mkdir()
+    with pytest.raises(InputError, match="holds no readable checkpoint"):
+        load_run(str(empty))
+    (path / "config.yaml").write_text(CONFIG.replace("dim: 16", "dim: 32"))
+    with pytest.raises(InputError, match=r"does not fit its config\.yaml"):
+        load_run(str(path))
+    (path / "config.yaml").write_text("model: 3\n")
+    with pytest.raises(InputError, match="no section 'model'"):
+        load_run(str(path))

@@ -1,0 +1,50 @@
+"""Gradient rows against the gradient that autograd gives for the whole."""
+
+import math
+
+import pytest
+import torch
+
+from normlab.probes.inputs.losses import Loss
+from normlab.probes.measure.gradients import measure
+from normlab.probes.trace.locate import locate
+from tests.probes.zoo import Encoder
+
+
+def squares(model, batch):
+    return model(batch).square().mean()
+
+
+def test_rows_are_the_gradient_of_the_mean_loss_and_branches_share_a_layer():
+    model = Encoder(norm_first=True).eval()
+    batches = [torch.randint(0, 97, (2, 6)) for _ in range(2)]
+    rows, value = measure(locate(model, lambda: None), batches, Loss("squares", squares))
+    mean = sum(squares(model, batch) for batch in batches) / 2
+    mean.backward()
+    assert value == pytest.approx(float(mean.detach()), rel=1e-6)
+    for row, layer in zip(rows, model.encoder.layers, strict=True):
+        gradients = [parameter.grad.double() for parameter in layer.parameters()]
+        total = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+        assert row.gradient_norm == pytest.approx(total, rel=1e-5)
+        assert row.gradient_rms == pytest.approx(total / math.sqrt(sum(g.numel() for g in gradients)), rel=1e-5)
+        assert 0 < row.attention_gradient**2 + row.ffn_gradient**2 < row.gradient_norm**2 * (1 + 1e-6)
+        assert row.stream_gradient > 0
+
+
+def test_a_loss_times_three_has_three_times_the_gradient():
+    model, batch = Encoder(norm_first=True).eval(), torch.randint(0, 97, (2, 6))
+    layout = locate(model, lambda: None)
+    once, _ = measure(layout, [batch], Loss("squares", squares))
+    thrice, _ = measure(layout, [batch], Loss("thrice", lambda m, b: 3 * squares(m, b)))
+    for a, b in zip(once, thrice, strict=True):
+        assert b.gradient_norm == pytest.approx(3 * a.gradient_norm, rel=1e-5)
+        assert b.stream_gradient == pytest.approx(3 * a.stream_gradient, rel=1e-5)
+
+
+def test_frozen_layers_have_no_gradient_and_nothing_is_left_behind():
+    model = Encoder(norm_first=True).eval()
+    model.encoder.layers[1].requires_grad_(False)
+    rows, _ = measure(locate(model, lambda: None), [torch.randint(0, 97, (2, 6))], Loss("squares", squares))
+    assert rows[0].gradient_norm > 0
+    assert rows[1].gradient_norm == 0
+    assert all(parameter.grad is None for parameter in model.parameters())

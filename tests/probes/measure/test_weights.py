@@ -1,0 +1,37 @@
+"""Weights that are no numbers, and neighbours that are copies."""
+
+import math
+
+import pytest
+import torch
+
+from normlab.probes.measure.weights import duplicates, nonfinite_weights
+from normlab.probes.trace.locate import locate
+from tests.probes.zoo import Encoder, build
+
+
+def test_parameters_that_are_no_numbers_are_named():
+    model = Encoder(norm_first=True)
+    assert nonfinite_weights(model) == []
+    with torch.no_grad():
+        model.head.weight[1, 2] = math.inf
+        model.embed.weight[0, 0] = math.nan
+    assert nonfinite_weights(model) == ["embed.weight", "head.weight"]
+
+
+def test_a_copy_is_found_whatever_its_scale_and_a_layer_that_only_resembles_is_not():
+    model = build("llama")
+    layers = model.model.layers
+    assert duplicates(locate(model, lambda: None)) == []
+    layers[2].load_state_dict({name: 3 * value for name, value in layers[1].state_dict().items()})
+    (twin,) = duplicates(locate(model, lambda: None))
+    assert (twin.layer, twin.next) == (1, 2)
+    assert twin.cosine == pytest.approx(1, abs=1e-12)
+    with torch.no_grad():
+        for parameter in layers[2].parameters():
+            parameter.add_(parameter.std() * torch.randn_like(parameter) if parameter.dim() > 1 else 0)
+    assert duplicates(locate(model, lambda: None)) == []  # cosine about 0.7
+
+
+def test_one_module_applied_often_is_a_design():
+    assert duplicates(locate(build("albert"), lambda: None)) == []
