@@ -73,10 +73,10 @@ class PlacementConfig(SchemeConfig):
     def growth(self, frame: Frame) -> Growth:
         if self.row.growth is None:
             return [None] * (len(frame.sites) + 1)
-        law: Growth = [1.0]
+        law = [1.0]
         for site in frame.sites:
             law.append(self.row.growth(site, law[-1], self))
-        return law
+        return list(law)
 
 
 class Placement(Scheme):
