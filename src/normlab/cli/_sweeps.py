@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from normlab.results import Result
 
 
+PLACE = ("out", "executor", "address", "workers", "device", "json")
+
+
 def sweep_command(app: typer.Typer, request: type[Request], *, help: str) -> None:
     """`normlab KIND`: the options of the request, and where it runs."""
 
@@ -22,7 +25,7 @@ def sweep_command(app: typer.Typer, request: type[Request], *, help: str) -> Non
         place = place_of(given)
         from normlab.experiments.protocol import run as carry_out
 
-        deliver(carry_out(asked(request, given), place), place.out, json=given["json"])
+        deliver(carry_out(asked(request, given), place), place.out, json=place.quiet)
 
     out = Path("runs") / request.kind
     add_command(app, request, run, name=request.kind, help=help, more=place_options(out))
@@ -32,8 +35,8 @@ def place_of(given: Given) -> Place:
     from normlab.cli._options import pick_device
     from normlab.experiments.protocol import Place
 
-    device = pick_device(given["device"])
-    return Place(given["out"], given["executor"], given["address"], given["workers"], device, quiet=given["json"])
+    out, executor, address, workers, device, quiet = (given[name] for name in PLACE)
+    return Place(out, executor, address, workers, pick_device(device), quiet=quiet)
 
 
 def deliver(result: Result, out: Path, *, json: bool) -> Path:

@@ -40,29 +40,30 @@ def lengthgen(context: typer.Context, given: Given) -> None:
 
     from normlab.experiments.protocol import run
 
-    if not given["experiment"]:
-        deliver(run(request_of(typed, {}), place), place.out, json=given["json"])
+    name = given["experiment"]
+    if not name:
+        deliver(run(request_of(typed, {}), place), place.out, json=place.quiet)
         return
-    chosen = preset(given["experiment"])
+    chosen = preset(name)
     # A fault in the last part should not wait for the first to train.
     requests = {part: request_of(typed, chosen.options(part)) for part in chosen.parts}
-    if not given["json"]:
+    if not place.quiet:
         typer.echo(chosen.question)
     found = {}
     for part, request in requests.items():
-        if not given["json"]:
+        if not place.quiet:
             typer.echo(f"\n{part}")
         found[part] = run(request, replace(place, out=place.out / part))
-        if not given["json"]:
+        if not place.quiet:
             deliver(found[part], place.out / part, json=False)
-    if given["json"]:
+    if place.quiet:
         from normlab.experiments.protocol import experiment
         from normlab.report import print_json
 
         for part, result in found.items():
             experiment(result.kind).write(result, place.out / part)
         parts = {part: result.to_dict() for part, result in found.items()}
-        print_json({"experiment": given["experiment"], "question": chosen.question, "parts": parts})
+        print_json({"experiment": name, "question": chosen.question, "parts": parts})
 
 
 def request_of(typed: Given, settings: Mapping[str, object]) -> Request:

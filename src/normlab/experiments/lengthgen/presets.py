@@ -43,6 +43,8 @@ FOUR_TASKS: dict[str, Options] = {
     "tomita": {"task": "tomita(number=3)", "train_length": 16, "test_lengths": (16, 32, 64)},
 }  # fmt: skip
 
+COMPLEMENT, RETRIEVAL, DYCK, _ = FOUR_TASKS.values()
+
 EXPERIMENTS: dict[str, Preset] = {
     # -- the three first experiments
     "minimal-by-length": Preset(
@@ -58,7 +60,7 @@ EXPERIMENTS: dict[str, Preset] = {
     "dyck-beyond-depth": Preset(
         "Does peri-norm carry two layers beyond the depth and the length that they were trained on?",
         {"deeper": {"test_task": "dyck(pairs=2, depth=5)"}, "longer": {}},
-        {**TWO_LAYER, **FOUR_TASKS["dyck"], "schemes": THREE},
+        {**TWO_LAYER, **DYCK, "schemes": THREE},
     ),
     # -- the three next checks
     "non-uniform-attention": Preset(
@@ -70,8 +72,8 @@ EXPERIMENTS: dict[str, Preset] = {
     "widths": Preset(
         "How do the width d and the width of the values d_v matter, below and above v - 1?",
         {
-            "d-minimal": {**SMALL_MINIMAL, **FOUR_TASKS["set-complement"], "dims": (6, 9, 11, 16), "steps": 2000},
-            "dv-minimal": {**SMALL_MINIMAL, **FOUR_TASKS["set-complement"], "dims": (11,), "head_dims": (6, 9, 11, 16),
+            "d-minimal": {**SMALL_MINIMAL, **COMPLEMENT, "dims": (6, 9, 11, 16), "steps": 2000},
+            "dv-minimal": {**SMALL_MINIMAL, **COMPLEMENT, "dims": (11,), "head_dims": (6, 9, 11, 16),
                            "steps": 2000},
             **{f"d-{name}": {**part, "dims": (8, 16)} for name, part in FOUR_TASKS.items()},
             **{f"dv-{name}": {**part, "head_dims": (2, 8)} for name, part in FOUR_TASKS.items()},
@@ -81,13 +83,13 @@ EXPERIMENTS: dict[str, Preset] = {
     "stability": Preset(
         "Which scheme trains calmly as the learning rate rises: gradient norms, the loss's spread, early stops?",
         {"dyck": {}},
-        {**TWO_LAYER, **FOUR_TASKS["dyck"], "steps": 250, "lrs": (1e-2, 1e-1)},
+        {**TWO_LAYER, **DYCK, "steps": 250, "lrs": (1e-2, 1e-1)},
     ),
     # -- the three open questions
     "deep-post-norm": Preset(
         "Does post-norm still train, and generalize, with more than 12 layers?",
         {"16-layers": {"depth": 16}},
-        {**TWO_LAYER, **FOUR_TASKS["dyck"], "schemes": ("pre_norm", "post_norm", "peri_norm", "deep_norm"), "steps": 200,
+        {**TWO_LAYER, **DYCK, "schemes": ("pre_norm", "post_norm", "peri_norm", "deep_norm"), "steps": 200,
          "lrs": (3e-3,), "test_count": 64},
     ),
     "text": Preset(
@@ -108,7 +110,7 @@ EXPERIMENTS: dict[str, Preset] = {
     ),
     "rival-fixes": Preset(
         "SSMax, adaptive temperature and a norm on each head, beside a norm behind attention",
-        {"max-retrieval": FOUR_TASKS["max-retrieval"]},
+        {"max-retrieval": RETRIEVAL},
         {**TWO_LAYER, "schemes": ("pre_norm", "post_norm"), "fixes": ("none", "ssmax", "adaptive", "head_norm")},
     ),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -60,41 +61,49 @@ def score(model: nn.Module, task: Task, lengths: Sequence[int], *, count: int = 
     return {str(length): _at(model, ground, length, count) for length in lengths}
 
 
+@dataclass
+class _Seen:
+    """What is gathered while a model is scored, batch by batch."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    laws: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    tokens: list[Tensor] = field(default_factory=list)
+    entropies: list[Tensor] = field(default_factory=list)
+    sizes: list[Tensor] = field(default_factory=list)
+
+
 @torch.no_grad()
 def _at(model: nn.Module, task: Task, length: int, count: int) -> dict[str, object]:
     generator = torch.Generator().manual_seed(length)  # not the seed of a run: all see the same sequences
     device = next(model.parameters()).device
     window = min(task.window, length)
-    rows: dict[str, list[Tensor]] = {"loss": [], "law": [], "logits": [], "entropy": [], "rms": [], "tokens": []}
-    left = count
+    found, left = _Seen(), count
     while left > 0:
         size = min(left, max(TOKENS_AT_ONCE // length, 1))
         left -= size
         batch = task.sample(size, length, generator, law=task.exact)
         with _watched(model, window) as seen:
             logits = model(batch.tokens.to(device))[:, -window:].cpu().double()
-        targets = batch.targets[:, -window:]
-        rows["loss"].append(
-            F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none")
-        )
-        for name in ("entropy", "rms"):
-            if seen[name]:
-                rows[name].append(torch.stack(seen[name]).mean())
-        rows["logits"].append(logits)
-        rows["tokens"].append(batch.tokens)
+        targets = batch.targets[:, -window:].flatten()
+        found.losses.append(F.cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORE, reduction="none"))
+        found.entropies += [torch.stack(seen.entropies).mean()] if seen.entropies else []
+        found.sizes += [torch.stack(seen.sizes).mean()] if seen.sizes else []
+        found.logits.append(logits)
+        found.tokens.append(batch.tokens)
         if batch.law is not None:
-            rows["law"].append(batch.law[:, -window:])
-    found: dict[str, object] = {
-        "loss": torch.cat(rows["loss"]).mean().item(),
-        "attention_entropy": torch.stack(rows["entropy"]).mean().item() if rows["entropy"] else None,
-        "attention_rms": torch.stack(rows["rms"]).mean().item() if rows["rms"] else None,
+            found.laws.append(batch.law[:, -window:])
+    scores: dict[str, object] = {
+        "loss": torch.cat(found.losses).mean().item(),
+        "attention_entropy": torch.stack(found.entropies).mean().item() if found.entropies else None,
+        "attention_rms": torch.stack(found.sizes).mean().item() if found.sizes else None,
     }
     if task.exact:
-        found |= _against_law(torch.cat(rows["logits"]), torch.cat(rows["law"]))
+        scores |= _against_law(torch.cat(found.logits), torch.cat(found.laws))
     if isinstance(task, SetComplement) and not task.replacement:
-        gap, imbalance = theory.balance(torch.cat(rows["logits"])[:, -1], torch.cat(rows["tokens"]))
-        found |= {"gap": gap.mean().item(), "imbalance": imbalance.mean().item()}
-    return found
+        gap, imbalance = theory.balance(torch.cat(found.logits)[:, -1], torch.cat(found.tokens))
+        scores |= {"gap": gap.mean().item(), "imbalance": imbalance.mean().item()}
+    return scores
 
 
 def _against_law(logits: Tensor, law: Tensor) -> dict[str, object]:
@@ -118,17 +127,17 @@ def _number(value: float) -> float | None:
 
 
 @contextmanager
-def _watched(model: nn.Module, window: int) -> Iterator[dict[str, list[Tensor]]]:
+def _watched(model: nn.Module, window: int) -> Iterator[_Seen]:
     """Entropy of attention relative to log(length), and the RMS of what attention adds, at the last prefixes."""
-    seen: dict[str, list[Tensor]] = {"entropy": [], "rms": []}
+    seen = _Seen()
 
     def look(module: Attention, inputs: tuple[Tensor, Pass], output: Tensor) -> None:
-        seen["rms"].append(precise(output[:, -window:]).square().mean().sqrt().cpu())
+        seen.sizes.append(precise(output[:, -window:]).square().mean().sqrt().cpu())
         weights = _weights(module, *inputs, window)
         if weights is not None and weights.shape[-1] > 1:
             entropy = -torch.xlogy(weights, weights).sum(-1)
             lengths = torch.arange(weights.shape[-1] - window + 1, weights.shape[-1] + 1, device=weights.device)
-            seen["entropy"].append((entropy / lengths.double().log().clamp_min(1e-9)).mean().cpu())
+            seen.entropies.append((entropy / lengths.double().log().clamp_min(1e-9)).mean().cpu())
 
     hooks = [m.register_forward_hook(look) for m in model.modules() if isinstance(m, Attention)]
     try:

@@ -31,16 +31,11 @@ def build(result: StabilityMap) -> Page:
     page.heading("The maps")
     panels = {", ".join(filter(None, (r.scheme, f"{r.depth} layers", r.map))): _points(r) for r in result.regions}
     figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up", hover="closest")
-    for key in list(figure["layout"]):
-        if key.startswith("xaxis"):
-            figure["layout"][key]["type"] = "log"
-        if key.startswith("yaxis"):
-            figure["layout"][key]["type"] = "category"
-    figure["layout"]["coloraxis"] = {
-        "colorscale": "Viridis",
-        "reversescale": True,
-        "colorbar": {"title": {"text": "loss"}},
-    }
+    layout = figure["layout"]
+    for key, axis in layout.items():
+        if key.startswith(("xaxis", "yaxis")):
+            axis["type"] = "log" if key.startswith("x") else "category"
+    layout["coloraxis"] = {"colorscale": "Viridis", "reversescale": True, "colorbar": {"title": {"text": "loss"}}}
     page.figure(
         figure,
         height=height + 40,
