@@ -9,7 +9,9 @@ import pytest
 
 import normlab as nl
 from normlab.experiments.command import command_line
+from normlab.probes.judge import advice, verdicts
 from tests.experiments.tiny import sweep_of
+from tests.probes.judge.test_planted import BASE, ODD, layers
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 
@@ -38,6 +40,17 @@ def test_the_example_is_a_scheme(module):
 
 def test_it_costs_one_file_and_one_line():
     assert block("scheme").count("\n") < 70
+
+
+def test_the_example_is_a_rule(monkeypatch):
+    monkeypatch.setattr(advice, "TEXTS", dict(advice.TEXTS))
+    monkeypatch.setattr(verdicts, "TEXTS", advice.TEXTS)
+    names = {}
+    exec(compile(block("rule"), "CONTRIBUTING.md", "exec", dont_inherit=True), names)
+    assert names["quiet_ffn"](BASE) is None
+    found = names["quiet_ffn"](layers(ffn_norm=0.001))
+    assert (found.layers, found.subject, found.severity) == ((ODD,), "branches", "warn")
+    assert f"{found.value:.3g}" in found.title
 
 
 def test_the_example_is_an_experiment(tmp_path):
