@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -93,13 +92,13 @@ class Diagnosis:
     def verdict(self, id: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.id == id), None)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON holds it. A file that did not say its schema does not say it again."""
         late = ("readings", "schema")
         return {key: value for key, value in plain(self).items() if key not in late or self.schema > 1}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Diagnosis:
+    def from_dict(cls, values: dict[str, object]) -> Diagnosis:
         """The inverse of `to_dict`, so that a page can be drawn again from diagnosis.json."""
         return TypeAdapter(cls).validate_python({"schema": 1, **values})
 

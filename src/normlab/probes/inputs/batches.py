@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.texts import position_limit
 
 
-def as_batches(given: Any, model: nn.Module) -> list[Any]:
+def as_batches(given: object, model: nn.Module) -> list[object]:
     """A list of batches of whatever was given: one tensor, one mapping (a `BatchEncoding` too), or many of either."""
     if isinstance(given, (Tensor, Mapping)):
         given = [given]
@@ -35,7 +34,7 @@ def as_batches(given: Any, model: nn.Module) -> list[Any]:
     return found
 
 
-def _decoder_too(batch: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+def _decoder_too(batch: dict[str, object], model: nn.Module) -> dict[str, object]:
     """An encoder-decoder reads what its decoder is given also where the labels are left out."""
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     twofold = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
@@ -44,13 +43,13 @@ def _decoder_too(batch: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     return batch
 
 
-def first_rows(batch: Any, *, rows: int = 2, tokens: int = 64) -> Any:
+def first_rows(batch: object, *, rows: int = 2, tokens: int = 64) -> object:
     """A small piece of a batch for the identity check: it is of the same kind, and every layer is still run."""
     pixels = images(batch)
     return narrow(batch, rows, tokens) if pixels is None else with_images(batch, pixels[:rows])
 
 
-def texts(model: nn.Module, batches: list[Any], options: DiagnoseOptions) -> list[Tensor]:
+def texts(model: nn.Module, batches: list[object], options: DiagnoseOptions) -> list[Tensor]:
     """Token ids [1, n] ([2, n] up to 256) for each length n, cut from all batches laid end to end."""
     parts = [
         ids[text] if (text := padding(batch)) is not None else ids.flatten()
@@ -65,7 +64,7 @@ def texts(model: nn.Module, batches: list[Any], options: DiagnoseOptions) -> lis
     return [ids[: n * (2 if n <= 256 and len(ids) >= 2 * n else 1)].reshape(-1, n) for n in wanted if n <= limit]
 
 
-def some(batches: list[Any], tokens: int, loss: Loss) -> list[Any]:
+def some(batches: list[object], tokens: int, loss: Loss) -> list[object]:
     """Whole windows, about so many tokens; a contrastive batch is not cut, because its windows are its negatives."""
     ids = token_ids(batches[0])
     if ids is None or (isinstance(batches[0], Mapping) and "labels" in batches[0]):
@@ -76,7 +75,7 @@ def some(batches: list[Any], tokens: int, loss: Loss) -> list[Any]:
     return [narrow(batches[0], rows, ids.shape[1])]
 
 
-def skip_batches(batches: list[Any], loss: Loss, options: DiagnoseOptions) -> list[Any]:
+def skip_batches(batches: list[object], loss: Loss, options: DiagnoseOptions) -> list[object]:
     """Four batches of `skip_tokens` in all, or eight of four times as many where only masked tokens count.
 
     The contrastive loss needs whole batches of windows.

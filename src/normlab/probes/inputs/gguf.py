@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from normlab.errors import require
 from normlab.files import write_json
@@ -28,7 +27,7 @@ def first_token(path: Path, cached: Path) -> int | None:
 def _read(path: Path) -> int | None:
     reader = require("gguf", extra="gguf", purpose="reading a GGUF file").GGUFReader(path)
 
-    def field(name: str) -> Any:
+    def field(name: str) -> object:
         found = reader.fields.get(f"tokenizer.ggml.{name}")
         return None if found is None else found.contents()
 

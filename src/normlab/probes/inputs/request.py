@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,7 +14,9 @@ from normlab.probes.inputs.losses import Loss
 class DiagnoseOptions:
     """How much to measure. The defaults take about a minute for 125M parameters on a CPU."""
 
-    loss: str | Loss | Callable[[nn.Module, Any], Tensor] = "auto"  # causal, masked, contrastive, none, or a function
+    loss: str | Loss | Callable[[nn.Module, object], Tensor] = (
+        "auto"  # causal, masked, contrastive, none, or a function
+    )
     mask_id: int | None = None
     special_ids: tuple[int, ...] = ()  # [CLS], [SEP], ...: the masked loss leaves them alone
     attention: bool = True

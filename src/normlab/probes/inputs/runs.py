@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from normlab.config import load_yaml
 from normlab.errors import InputError
@@ -39,7 +38,7 @@ def load_run(source: str) -> Loaded:
     return Loaded(folder.name, model.eval(), _tokenizer(values.get("task")), [f"normlab run, step {found.step}"])
 
 
-def _tokenizer(task: Any) -> TextTokenizer | None:
+def _tokenizer(task: object) -> TextTokenizer | None:
     return TextTokenizer(Text.from_dict(task)) if isinstance(task, dict) and task.get("task") == "text" else None
 
 

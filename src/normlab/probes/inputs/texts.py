@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +109,7 @@ def windows(
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    find: Any = getattr(model, "get_input_embeddings", None)
+    find: object = getattr(model, "get_input_embeddings", None)
     if find is not None:
         table = find()
         if isinstance(table, nn.Embedding):

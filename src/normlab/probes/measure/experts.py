@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ class ExpertRow:
 
 
 @torch.no_grad()
-def read_experts(layout: Layout, batches: Sequence[Any]) -> tuple[ExpertRow, ...]:
+def read_experts(layout: Layout, batches: Sequence[object]) -> tuple[ExpertRow, ...]:
     """Routers are found by what they return: one number per expert, from a matrix of so many rows."""
     routers = {i: found for i, (_, layer) in enumerate(layout.layers) if (found := _router(layer)) is not None}
     if not routers:
@@ -38,7 +37,9 @@ def read_experts(layout: Layout, batches: Sequence[Any]) -> tuple[ExpertRow, ...
     for index, (router, weight) in routers.items():
         experts = weight.shape[0]
 
-        def count(_module: nn.Module, _args: object, output: Any, index: int = index, experts: int = experts) -> None:
+        def count(
+            _module: nn.Module, _args: object, output: object, index: int = index, experts: int = experts
+        ) -> None:
             logits = _logits(output, experts)
             if logits is not None:
                 picked = logits.topk(min(chosen, experts), -1).indices.flatten().bincount(minlength=experts)
@@ -75,7 +76,7 @@ def _router(layer: nn.Module) -> tuple[nn.Module, Tensor] | None:
     return None
 
 
-def _logits(output: Any, experts: int) -> Tensor | None:
+def _logits(output: object, experts: int) -> Tensor | None:
     for item in output if isinstance(output, (tuple, list)) else (output,):
         if isinstance(item, Tensor) and item.is_floating_point() and item.shape[-1] == experts:
             return item.detach().reshape(-1, experts)

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +36,7 @@ class Gradients:
     pulls: tuple[PullRow, ...]
 
 
-def measure(layout: Layout, batches: Iterable[Any], loss: Loss) -> Gradients:
+def measure(layout: Layout, batches: Iterable[object], loss: Loss) -> Gradients:
     """One row per layer call, the mean loss, and what pulls at each parameter.
 
     The gradient is that of the mean loss over all batches, as in training.

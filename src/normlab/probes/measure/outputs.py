@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ class OutputReading(Sparse):
 
 
 @torch.no_grad()
-def read_outputs(layout: Layout, batches: Sequence[Any], loss: Loss, *, tokens: int = 4096) -> OutputReading | None:
+def read_outputs(layout: Layout, batches: Sequence[object], loss: Loss, *, tokens: int = 4096) -> OutputReading | None:
     """None where the loss does not come from logits over a vocabulary."""
     if loss.targets is None:
         return None
@@ -80,7 +79,7 @@ def frequency_loss(tokens: Tensor, vocabulary: int) -> float:
     return best
 
 
-def _leak(layout: Layout, batch: Any) -> float | None:
+def _leak(layout: Layout, batch: object) -> float | None:
     """A model that predicts the next token must not see it: another last token leaves earlier predictions as they are."""
     ids = token_ids(batch)
     if ids is None or ids.shape[1] < 4 or padding(batch) is not None:

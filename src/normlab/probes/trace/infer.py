@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +37,7 @@ class _Seen:
         return "norm" in kind or kind in ("dyt", "dynamictanh")
 
 
-def infer_roles(layer: nn.Module, run: Callable[[], Any]) -> LayerRoles | None:
+def infer_roles(layer: nn.Module, run: Callable[[], object]) -> LayerRoles | None:
     """A row that explains this layer's output on this data, or None."""
     seen, before, after = _watch(layer, run)
     if before is None or after is None:
@@ -50,14 +49,14 @@ def infer_roles(layer: nn.Module, run: Callable[[], Any]) -> LayerRoles | None:
     return None if branches is None else LayerRoles(type(layer).__name__, tuple(branches), inferred=True)
 
 
-def _watch(layer: nn.Module, run: Callable[[], Any]) -> tuple[list[_Seen], Tensor | None, Tensor | None]:
+def _watch(layer: nn.Module, run: Callable[[], object]) -> tuple[list[_Seen], Tensor | None, Tensor | None]:
     seen: list[_Seen] = []
     ends: dict[str, Tensor] = {}
     clock = iter(range(1 << 30))
     open_calls: dict[str, tuple[int, Tensor]] = {}
 
     def enter(name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: Any, kwargs: Any) -> None:
+        def hook(_module: nn.Module, args: object, kwargs: object) -> None:
             try:
                 open_calls[name] = (next(clock), first_tensor((args, kwargs)).detach().clone())
             except NotImplementedError:  # a module without a tensor to look at is no candidate
@@ -66,7 +65,7 @@ def _watch(layer: nn.Module, run: Callable[[], Any]) -> tuple[list[_Seen], Tenso
         return hook
 
     def leave(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, _args: object, output: Any) -> None:
+        def hook(module: nn.Module, _args: object, output: object) -> None:
             if name not in open_calls:
                 return
             start, read = open_calls.pop(name)

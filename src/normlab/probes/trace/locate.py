@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 from torch import nn
 
@@ -19,7 +18,7 @@ from normlab.probes.trace.verbs import SchemeLayout, speaks_verbs
 _KNOWN = {row.layer for row in TABLE}
 
 
-def locate(model: nn.Module, run: Callable[[], Any], *, roles: LayerRoles | None = None) -> Layout:
+def locate(model: nn.Module, run: Callable[[], object], *, roles: LayerRoles | None = None) -> Layout:
     """The layout of a model. `run` is one small forward pass, used only when rows must be inferred."""
     if roles is None and speaks_verbs(model):
         return SchemeLayout(model)
@@ -43,7 +42,7 @@ def locate(model: nn.Module, run: Callable[[], Any], *, roles: LayerRoles | None
     return layout
 
 
-def _infer(layout: Layout, unknown: list[tuple[str, nn.Module]], run: Callable[[], Any]) -> None:
+def _infer(layout: Layout, unknown: list[tuple[str, nn.Module]], run: Callable[[], object]) -> None:
     found = {id(layer): infer_roles(layer, run) for _, layer in unknown}
     richest = max((row for row in found.values() if row is not None), key=lambda row: len(row.branches), default=None)
     for name, layer in unknown:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
@@ -38,7 +37,7 @@ class BranchRoles:
         return [name for name in (self.added, self.core, self.pre, self.res, self.out, self.carry) if name]
 
 
-Variant = Callable[[Any], bool]
+Variant = Callable[[object], bool]
 
 
 @dataclass(frozen=True)

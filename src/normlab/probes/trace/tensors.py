@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ def mismatch(measured: Tensor, expected: Tensor, change: Tensor) -> float:
     return error if error == error else 0.0  # NaN weights are a verdict, not a wrong layout
 
 
-def first_tensor(value: Any) -> Tensor:
+def first_tensor(value: object) -> Tensor:
     """The first floating tensor in a call's arguments or result: for a layer, its hidden states."""
     found = next((item for item in _tensors(value) if item.is_floating_point()), None)
     if found is None:
@@ -32,7 +31,7 @@ def first_tensor(value: Any) -> Tensor:
     return found
 
 
-def find_weights(value: Any) -> Tensor | None:
+def find_weights(value: object) -> Tensor | None:
     """Attention weights in a module's output: [batch, heads, queries, keys] whose rows sum to one.
 
     The sum matters: T5's attention also returns its position bias, of the same shape.
@@ -45,7 +44,7 @@ def find_weights(value: Any) -> Tensor | None:
     return None
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
