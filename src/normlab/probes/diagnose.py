@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,13 +41,13 @@ from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
 def diagnose(
     model: nn.Module,
-    batches: object,
+    batches: Any,
     *,
     name: str | None = None,
     roles: LayerRoles | None = None,
     options: DiagnoseOptions | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-    **changes: object,
+    **changes: Any,
 ) -> Diagnosis:
     """Diagnose a live model on batches: token ids [batch, tokens], dicts of keyword arguments, or tuples.
 
@@ -66,7 +67,7 @@ def diagnose(
 class _Examination:
     """One diagnosis while it is made."""
 
-    def __init__(self, model: nn.Module, batches: list[object], options: DiagnoseOptions, say: _Clock) -> None:
+    def __init__(self, model: nn.Module, batches: list[Any], options: DiagnoseOptions, say: _Clock) -> None:
         self.model, self.batches, self.options, self.say = model, batches, options, say
 
     def run(self, name: str, roles: LayerRoles | None) -> Diagnosis:
@@ -177,7 +178,7 @@ class _Examination:
         )
 
 
-def _loss(options: DiagnoseOptions, model: nn.Module, batch: object) -> Loss | None:
+def _loss(options: DiagnoseOptions, model: nn.Module, batch: Any) -> Loss | None:
     ids, special = options.mask_id, options.special_ids
     return pick(options.loss, model, batch, mask_id=ids, special_ids=special, seed=options.seed)
 
@@ -226,7 +227,7 @@ def _prepared(model: nn.Module) -> Iterator[None]:
             config.use_cache = cached  # type: ignore[union-attr]
 
 
-def _stream(layout: Layout, batches: list[object]) -> StreamStatistics:
+def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
     statistics = StreamStatistics()
     with layout.tracer(statistics), torch.no_grad(), slow_path():
         for batch in batches:
@@ -236,7 +237,7 @@ def _stream(layout: Layout, batches: list[object]) -> StreamStatistics:
 
 
 def _attention(
-    layout: Layout, batches: list[object], rows: list[LayerRow], options: DiagnoseOptions
+    layout: Layout, batches: list[Any], rows: list[LayerRow], options: DiagnoseOptions
 ) -> tuple[list[LayerRow], tuple[LengthRow, ...], tuple[HeadRow, ...]]:
     """Weights at the batch's own length into the rows; then the means over layers against length."""
     with eager_attention(layout.model):
@@ -250,14 +251,14 @@ def _attention(
         return joined(rows, found), lengths, statistics.head_rows()
 
 
-def _watched(layout: Layout, batch: object) -> AttentionStatistics:
+def _watched(layout: Layout, batch: Any) -> AttentionStatistics:
     statistics = AttentionStatistics(padding(batch))
     with layout.tracer(statistics, weights=True), torch.no_grad(), slow_path():
         call(layout.model, batch)
     return statistics
 
 
-def _at_length(layout: Layout, batch: object, ids: Tensor) -> LengthRow:
+def _at_length(layout: Layout, batch: Any, ids: Tensor) -> LengthRow:
     rows = _watched(layout, with_ids(batch, ids)).rows()
 
     def average(value: Callable[[AttentionRow], float | None]) -> float:
@@ -273,7 +274,7 @@ def _at_length(layout: Layout, batch: object, ids: Tensor) -> LengthRow:
     )
 
 
-def _mixing(layout: Layout, batch: object, rows: list[LayerRow]) -> tuple[list[LayerRow], Mixing | None]:
+def _mixing(layout: Layout, batch: Any, rows: list[LayerRow]) -> tuple[list[LayerRow], Mixing | None]:
     """The depth-mixing matrix of a model that defines one (`model.depth_mixing_parts(tokens)`), mean over tokens."""
     find, ids, groups = getattr(layout.model, "depth_mixing_parts", None), token_ids(batch), layout.groups
     if find is None or ids is None or groups is None or any(row.nonfinite for row in rows):

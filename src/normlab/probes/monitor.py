@@ -21,6 +21,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ class Monitor:
         every: int = 50,
         parameters: bool = False,
         sink: Callable[[int, dict[str, float]], None] | None = None,
-        example: object = None,
+        example: Any = None,
     ) -> None:
         if every < 1:
             raise ConfigError(f"every={every}: a monitor measures every k steps with k of at least 1")
@@ -71,8 +72,8 @@ class Monitor:
         self._started = time.perf_counter()
         self._begun: float | None = None
         self._steps: dict[bool, deque[float]] = {kind: deque(maxlen=256) for kind in (False, True)}  # measured or not
-        self._tracer: object = None
-        self._stance: object = None
+        self._tracer: Any = None
+        self._stance: Any = None
         self._sums: dict[str, Tensor] = {}
         self._calls: dict[str, int] = {}
 
@@ -200,8 +201,8 @@ def _norm(gradient: Tensor) -> Tensor:
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # a sharded gradient: over all its shards
 
 
-def _layout(model: nn.Module, example: object) -> Layout:
-    def run() -> object:
+def _layout(model: nn.Module, example: Any) -> Layout:
+    def run() -> Any:
         if example is None:
             raise ConfigError(
                 f"{type(model).__name__} has layers that are not in the table of architectures; pass example=a batch, "

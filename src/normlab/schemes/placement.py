@@ -73,7 +73,7 @@ class PlacementConfig(SchemeConfig):
     def growth(self, frame: Frame) -> Growth:
         if self.row.growth is None:
             return [None] * (len(frame.sites) + 1)
-        law = [1.0]
+        law: list[float] = [1.0]
         for site in frame.sites:
             law.append(self.row.growth(site, law[-1], self))
         return list(law)

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -68,13 +69,13 @@ def _as_config(which: str | SchemeConfig | type[SchemeConfig]) -> SchemeConfig:
     return which()  # type: ignore[call-arg]  # a registered class has a default name
 
 
-def tiny_config(config: SchemeConfig, **changes: object) -> TransformerConfig:
+def tiny_config(config: SchemeConfig, **changes: Any) -> TransformerConfig:
     """Four layers, so that Mix-LN has a Post layer, and sizes that divide badly."""
-    shape: dict[str, object] = {"vocab_size": VOCABULARY, "dim": 24, "depth": 4, "heads": 2, "max_length": 16}
+    shape: dict[str, Any] = {"vocab_size": VOCABULARY, "dim": 24, "depth": 4, "heads": 2, "max_length": 16}
     return TransformerConfig(**{**shape, "scheme": config, **changes})
 
 
-def tiny_model(config: SchemeConfig, *, seed: int = 0, perturbed: bool = True, **changes: object) -> Transformer:
+def tiny_model(config: SchemeConfig, *, seed: int = 0, perturbed: bool = True, **changes: Any) -> Transformer:
     """A small model; perturbed, its residual path is away from the neutral start, so that mistakes show."""
     torch.manual_seed(seed)
     model = Transformer(tiny_config(config, **changes))
@@ -91,7 +92,7 @@ def perturb_(module: nn.Module, *, scale: float = 0.1, seed: int = 1) -> None:
         parameter.add_((scale * noise).to(parameter))
 
 
-def _impossible(config: SchemeConfig, changes: dict[str, object]) -> bool:
+def _impossible(config: SchemeConfig, changes: dict[str, Any]) -> bool:
     """Is this shape impossible for the scheme's options (more blocks than branches)? Then it is not asked for."""
     try:
         tiny_config(config, **changes)
@@ -154,7 +155,7 @@ def shapes_and_dtypes(config: SchemeConfig) -> None:
                 f"logits for {batch} x {time} tokens in {dtype} are {tuple(logits.shape)}, {logits.dtype}",
             )
             expect(bool(logits.isfinite().all()), f"logits in {dtype} are not finite")
-    variants: tuple[dict[str, object], ...] = (
+    variants: tuple[dict[str, Any], ...] = (
         {"ffn": "none", "depth": 8},
         {"norm": "layernorm"},
         {"depth": 1},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from normlab.schemes import Scheme
 from normlab.schemes.depth_stream import DepthAttention
 from normlab.schemes.hyper import Streams
 
-Change = Callable[[object], None]
+Change = Callable[[Any], None]
 
 
 def mutants(scheme: Scheme) -> Iterator[tuple[str, Scheme]]:
@@ -49,17 +50,17 @@ def mutants(scheme: Scheme) -> Iterator[tuple[str, Scheme]]:
         yield words, made
 
 
-def _no_gains(scheme: object) -> None:
+def _no_gains(scheme: Any) -> None:
     for module in scheme.modules():
         if type(module).__name__ in ("RMSNorm", "LayerNorm"):
             nn.init.ones_(module.weight)
 
 
 def _mix(change: Callable[[Tensor], Tensor]) -> Change:
-    def apply(scheme: object) -> None:
+    def apply(scheme: Any) -> None:
         before = scheme.coefficients
 
-        def coefficients(streams: Tensor, site: object) -> tuple[Tensor, Tensor, Tensor]:
+        def coefficients(streams: Tensor, site: Any) -> tuple[Tensor, Tensor, Tensor]:
             pre, post, res = before(streams, site)
             return pre, post, change(res).expand_as(res)
 
@@ -69,7 +70,7 @@ def _mix(change: Callable[[Tensor], Tensor]) -> Change:
 
 
 def _post(factor: float) -> Change:
-    def apply(scheme: object) -> None:
+    def apply(scheme: Any) -> None:
         before = scheme.coefficients
         scheme.coefficients = lambda streams, site: tuple(
             c * factor if i == 1 else c for i, c in enumerate(before(streams, site))
@@ -79,28 +80,28 @@ def _post(factor: float) -> Change:
 
 
 def _close(read: Callable[[Tensor], Tensor]) -> Change:
-    def apply(scheme: object) -> None:
+    def apply(scheme: Any) -> None:
         scheme.close = lambda stream: scheme.final(read(stream if isinstance(stream, Tensor) else stream.streams))
 
     return apply
 
 
-def _no_key_gain(scheme: object) -> None:
+def _no_key_gain(scheme: Any) -> None:
     scheme.key_gain.fill_(1.0)
 
 
-def _scaled_logits(scheme: object) -> None:
+def _scaled_logits(scheme: Any) -> None:
     scheme.queries.mul_(scheme.frame.dim**-0.5)
 
 
-def _keys_raw(scheme: object) -> None:
+def _keys_raw(scheme: Any) -> None:
     scheme.config = scheme.config.replace(key_norm=False)
     scheme.queries.mul_(scheme.key_gain)
 
 
-def _sum_output(scheme: object) -> None:
+def _sum_output(scheme: Any) -> None:
     scheme.close = lambda stream: scheme.final(torch.stack(stream.all).sum(0))
 
 
-def _newest_output(scheme: object) -> None:
+def _newest_output(scheme: Any) -> None:
     scheme.close = lambda stream: scheme.final(stream.all[-1])

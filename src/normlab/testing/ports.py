@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class Connection:
     module: nn.Module
     streams: int
     dim: int
-    step: Callable[[object, Tensor, Callable[[Tensor], Tensor]], Tensor]
+    step: Callable[[Any, Tensor, Callable[[Tensor], Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Pool:
     what: str
     module: nn.Module
     dim: int
-    read: Callable[[object, Tensor], Tensor]
+    read: Callable[[Any, Tensor], Tensor]
 
 
 Port = Path | Connection | Pool
 
 
-def run_verbs(scheme: object, x: Tensor, branch: Branch) -> Tensor:
+def run_verbs(scheme: Any, x: Tensor, branch: Branch) -> Tensor:
     stream = scheme.open(x)
     for site in scheme.frame.sites:
         z, carry = scheme.read(stream, site)
@@ -134,12 +134,12 @@ def _from_decoder(module: nn.Module) -> Path:
     return Path(what, module, found.frame, found.config, run, lambda given: recognise(given).build())
 
 
-def _from_folded(module: object) -> Connection:
+def _from_folded(module: Any) -> Connection:
     """The package hyper-connections: `input, add = connection(streams)`, the streams folded into the batch or, in its
     mHCv2, beside the channels."""
     n, beside = module.num_residual_streams, module.static_beta.dim() > 1
 
-    def step(given: object, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def step(given: Any, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
         if beside:
             z, add = given(streams)
             written: Tensor = add(branch(z))
@@ -154,11 +154,11 @@ def _from_folded(module: object) -> Connection:
     return Connection("a connection of n streams", module, n, module.norm.gamma.shape[-1], step)
 
 
-def _from_coefficients(module: object) -> Connection:
+def _from_coefficients(module: Any) -> Connection:
     """transformers' hyper-connection: forward(streams) -> post, comb, input (or post, input), applied by the layer."""
     n = module.hc_mult
 
-    def step(given: object, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def step(given: Any, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
         post, *comb, z = given(streams)
         y = branch(z)
         kept = comb[0].to(streams.dtype).transpose(-1, -2) @ streams if comb else streams

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +67,8 @@ class Shipped:
 def recognise(module: nn.Module) -> Shipped:
     """Which scheme a decoder of transformers is: DeepSeek-V4, GLM-5-next, HY-V4, Qwen4-Exp, ZAYA or Gemma-3n."""
     lists = (m for m in module.modules() if isinstance(getattr(m, "layers", None), nn.ModuleList))
-    decoder: object = next(lists, None)
-    layers: list[object] = [] if decoder is None else list(decoder.layers)
+    decoder: Any = next(lists, None)
+    layers: list[Any] = [] if decoder is None else list(decoder.layers)
     if not layers:
         raise InputError(f"{type(module).__name__} has no list of `layers`: it is no decoder that can be recognised")
     config = _config(decoder, layers[0])
@@ -80,13 +81,13 @@ def recognise(module: nn.Module) -> Shipped:
     return Shipped(decoder, config, frame, branches)
 
 
-def _attention(layer: object) -> nn.Module:
+def _attention(layer: Any) -> nn.Module:
     found: nn.Module = layer.self_attn if hasattr(layer, "self_attn") else layer.linear_attn
     return found
 
 
-def _config(decoder: object, layer: object) -> SchemeConfig | None:
-    given: object = getattr(decoder, "config", None)
+def _config(decoder: Any, layer: Any) -> SchemeConfig | None:
+    given: Any = getattr(decoder, "config", None)
     if hasattr(layer, "attn_hc"):
         if layer.attn_hc.scale.numel() == 2:
             return scheme("independent_hc", streams=given.hc_mult, magnitude=given.hc_magnitude, eps=given.hc_eps)
@@ -106,7 +107,7 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-def _norms(decoder: object, made: object) -> Iterator[Link]:
+def _norms(decoder: Any, made: Any) -> Iterator[Link]:
     for i, layer in enumerate(decoder.layers):
         yield Link(made.pre[2 * i].weight, None, layer.input_layernorm.weight, _same)
         yield Link(made.pre[2 * i + 1].weight, None, layer.post_attention_layernorm.weight, _same)
@@ -124,17 +125,17 @@ def comb_to_res(n: int) -> Layout:
     return layout
 
 
-def _head(decoder: object, made: object) -> Iterator[Link]:
+def _head(decoder: Any, made: Any) -> Iterator[Link]:
     yield Link(made.head.project, None, decoder.hc_head.hc_fn, torch.t)
     yield Link(made.head.bias, None, decoder.hc_head.hc_base, _same)
     yield Link(made.head.alpha, None, decoder.hc_head.hc_scale, _same)
 
 
-def _connections(decoder: object) -> list[object]:
+def _connections(decoder: Any) -> list[Any]:
     return [hc for layer in decoder.layers for hc in (layer.attn_hc, layer.ffn_hc)]
 
 
-def _mhc(decoder: object, made: object) -> Iterator[Link]:
+def _mhc(decoder: Any, made: Any) -> Iterator[Link]:
     yield from _norms(decoder, made)
     layout = comb_to_res(made.streams)
     for i, hc in enumerate(_connections(decoder)):
@@ -145,7 +146,7 @@ def _mhc(decoder: object, made: object) -> Iterator[Link]:
         yield from _head(decoder, made)
 
 
-def _independent(decoder: object, made: object) -> Iterator[Link]:
+def _independent(decoder: Any, made: Any) -> Iterator[Link]:
     yield from _norms(decoder, made)
     for i, hc in enumerate(_connections(decoder)):
         yield Link(made.project, i, hc.fn, torch.t)
@@ -158,7 +159,7 @@ def _slice(k: int, n: int) -> Layout:
     return lambda gains: gains.view(n, -1)[k]
 
 
-def _gated(decoder: object, made: object) -> Iterator[Link]:
+def _gated(decoder: Any, made: Any) -> Iterator[Link]:
     mixers = [m for layer in decoder.layers for m in (layer.attn_hyper_connection, layer.mlp_hyper_connection)]
     for i, mixer in enumerate([*mixers, decoder.hyper_connection_mixer]):
         for k, norm in enumerate(made.norms[i]):
@@ -170,7 +171,7 @@ def _gated(decoder: object, made: object) -> Iterator[Link]:
             yield Link(made.inject, i, mixer.block_inject_weight.weight, _same)
 
 
-def _scaling(decoder: object, made: object) -> Iterator[Link]:
+def _scaling(decoder: Any, made: Any) -> Iterator[Link]:
     yield from _norms(decoder, made)
     yield Link(made.embedding_scale, None, decoder.input_hidden_states_scale, _same)
     yield Link(made.embedding_shift, None, decoder.input_hidden_states_bias, _same)
@@ -182,7 +183,7 @@ def _scaling(decoder: object, made: object) -> Iterator[Link]:
         yield Link(made.branch_shift, i, scaling.hidden_states_bias, _same)
 
 
-def _laurel(decoder: object, made: object) -> Iterator[Link]:
+def _laurel(decoder: Any, made: Any) -> Iterator[Link]:
     for i, layer in enumerate(decoder.layers):
         yield Link(made.pre[2 * i].weight, None, layer.input_layernorm.weight, _same)
         yield Link(made.res[2 * i].weight, None, layer.post_attention_layernorm.weight, _same)
@@ -194,7 +195,7 @@ def _laurel(decoder: object, made: object) -> Iterator[Link]:
     yield Link(made.final.weight, None, decoder.norm.weight, _same)
 
 
-_LINKS: dict[str, Callable[[object, object], Iterator[Link]]] = {
+_LINKS: dict[str, Callable[[Any, Any], Iterator[Link]]] = {
     "mhc": _mhc,
     "independent_hc": _independent,
     "gated_residual": _gated,
@@ -208,18 +209,18 @@ class Call:
     """One branch of their pass: what it was given, and what it gave."""
 
     module: nn.Module
-    args: tuple[object, ...]
-    kwargs: dict[str, object]
-    output: object
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
 
-    def like(self, y: Tensor) -> object:
+    def like(self, y: Tensor) -> Any:
         """What the layer expects, with y in the place of the branch's output."""
         return (y, *self.output[1:]) if isinstance(self.output, tuple) else y
 
 
-def embedded(decoder: object, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+def embedded(decoder: Any, x: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Their decoder on an embedding; Gemma-3n wants token ids too, for its embeddings of each layer."""
-    options: dict[str, object] = {"inputs_embeds": x, "use_cache": False}
+    options: dict[str, Any] = {"inputs_embeds": x, "use_cache": False}
     if tokens is not None and hasattr(decoder, "get_per_layer_inputs"):
         options["per_layer_inputs"] = decoder.get_per_layer_inputs(tokens)
     found: Tensor = decoder(**options).last_hidden_state
@@ -230,7 +231,7 @@ def recorded(shipped: Shipped, x: Tensor, tokens: Tensor | None = None) -> tuple
     """Their pass: a call for each branch in order, and the output."""
     calls: dict[nn.Module, Call] = {}
 
-    def after(module: nn.Module, args: object, kwargs: object, output: object) -> None:
+    def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         calls[module] = Call(module, args, kwargs, output)
 
     handles = [branch.register_forward_hook(after, with_kwargs=True) for branch in shipped.branches]
@@ -253,7 +254,7 @@ def simple_branches(
     try:
         for index, (module, call) in enumerate(zip(shipped.branches, calls, strict=True)):
 
-            def instead(*args: object, index: int = index, call: Call = call, **kwargs: object) -> object:
+            def instead(*args: Any, index: int = index, call: Call = call, **kwargs: Any) -> Any:
                 return call.like(function(index, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]))
 
             module.forward = instead

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from normlab.errors import require
 from normlab.files import write_json
@@ -27,7 +28,7 @@ def first_token(path: Path, cached: Path) -> int | None:
 def _read(path: Path) -> int | None:
     reader = require("gguf", extra="gguf", purpose="reading a GGUF file").GGUFReader(path)
 
-    def field(name: str) -> object:
+    def field(name: str) -> Any:
         found = reader.fields.get(f"tokenizer.ggml.{name}")
         return None if found is None else found.contents()
 

@@ -129,7 +129,7 @@ def _remote(source: str) -> str:
     )
 
 
-def _auto_class(config: object, source: str) -> str:
+def _auto_class(config: Any, source: str) -> str:
     """The head that the checkpoint was saved with: it decides which loss is real. Of T5, the encoder is read."""
     if getattr(config, "is_encoder_decoder", False):
         encoders = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -145,7 +145,7 @@ def _auto_class(config: object, source: str) -> str:
     return "AutoModelForMaskedLM" if saved.endswith("ForMaskedLM") else "AutoModel"
 
 
-def _tokenizer(transformers: object, source: str, config: object, *, remote_code: bool) -> object:
+def _tokenizer(transformers: Any, source: str, config: Any, *, remote_code: bool) -> Any:
     """Left to itself, transformers asks on the terminal whether to run a tokenizer's own code; here the answer is given."""
     known = {} if config is None else {"config": config}
     found = None
@@ -168,7 +168,7 @@ def _load_gguf(path: Path) -> Loaded:
         try:
             with quiet(), contextlib.redirect_stderr(io.StringIO()):  # a bare tqdm in there
                 # The folder around the file is not the model's: no code of it runs.
-                here: dict[str, object] = {"gguf_file": path.name, "trust_remote_code": False}
+                here: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False}
                 config = transformers.AutoConfig.from_pretrained(path.parent, **here)
                 check_sizes(config.to_dict(), source=str(path))
                 tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **here)
@@ -190,7 +190,7 @@ def _load_gguf(path: Path) -> Loaded:
     return loaded
 
 
-def _plain(model: object) -> object:
+def _plain(model: Any) -> Any:
     """The same weights in a model that does not call itself quantised, so that it can be saved."""
     for owner in (model.config, getattr(model, "generation_config", None)):
         if owner is not None and hasattr(owner, "quantization_config"):

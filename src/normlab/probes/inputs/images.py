@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ def scaling(source: str) -> tuple[list[float], list[float]]:
         return [0.5] * 3, [0.5] * 3
 
 
-def read_images(folder: Path, shape: tuple[int, int, int], *, count: int, scale: object) -> Tensor:
+def read_images(folder: Path, shape: tuple[int, int, int], *, count: int, scale: Any) -> Tensor:
     """The first `count` images of a folder by name, resized, [count, channels, height, width]."""
     if not folder.is_dir():
         raise InputError(f"there is no folder {str(folder)!r}; --images wants a folder with {', '.join(KINDS)} files")
@@ -52,7 +53,7 @@ def read_images(folder: Path, shape: tuple[int, int, int], *, count: int, scale:
     return _scaled(torch.stack(rows), scale)
 
 
-def sample_images(shape: tuple[int, int, int], *, count: int, seed: int, scale: object) -> Tensor:
+def sample_images(shape: tuple[int, int, int], *, count: int, seed: int, scale: Any) -> Tensor:
     """Smooth colour fields with a few discs on them: structure at several sizes, but no photographs."""
     channels, height, width = shape
     generator = torch.Generator().manual_seed(seed)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -85,7 +86,7 @@ def _index(path: Path) -> list[str]:
     return sorted(set(table.values()))
 
 
-def _json(path: Path, what: str) -> object:
+def _json(path: Path, what: str) -> Any:
     text = read_text(path, what=what, most=LIMITS.config_bytes)
     try:
         return json.loads(text)
@@ -100,7 +101,7 @@ _LARGEST = (
 )
 
 
-def check_sizes(values: object, *, source: str, tensors: int | None = None) -> None:
+def check_sizes(values: Any, *, source: str, tensors: int | None = None) -> None:
     """Refuse a configuration whose model could not be built here, before anything is built."""
     waiting = [values]
     while waiting:
@@ -147,7 +148,7 @@ def _names(path: Path) -> list[str]:
         raise InputError(f"{str(path)!r} could not be loaded, since it is not a file of safetensors: {error}") from None
 
 
-def check_weights(model: torch.nn.Module, info: Mapping[str, object], *, source: str) -> None:
+def check_weights(model: torch.nn.Module, info: Mapping[str, Any], *, source: str) -> None:
     """Refuse a model that is not the one in the file: weights that were not there are random numbers.
 
     `info` is what from_pretrained says of its loading. What is not measured may be missing (a pooler) or unused (another
@@ -195,7 +196,7 @@ def weight_names(folder: Path, *, allow_pickle: bool) -> list[str]:
     return []
 
 
-def unnamed_config(transformers: object, folder: Path, *, allow_pickle: bool) -> tuple[object, str] | None:
+def unnamed_config(transformers: Any, folder: Path, *, allow_pickle: bool) -> tuple[Any, str] | None:
     """A configuration for a config.json without model_type (older checkpoints), from the names of the weights.
 
     None where config.json says it, or where the names do not tell.
@@ -218,7 +219,7 @@ def unnamed_config(transformers: object, folder: Path, *, allow_pickle: bool) ->
     return config, f"config.json names no model_type; the names of the weights say {kind}"
 
 
-def vocabulary_tokenizer(transformers: object, folder: Path, found: object) -> object:
+def vocabulary_tokenizer(transformers: Any, folder: Path, found: Any) -> Any:
     """`found`, unless it disagrees with the vocab.txt beside the weights: then a WordPiece tokenizer of that file.
 
     transformers 5 reads no vocab.txt for some classes (ALBERT) and silently makes a tokenizer of a few special tokens.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +110,7 @@ def windows(
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    find: object = getattr(model, "get_input_embeddings", None)
+    find: Any = getattr(model, "get_input_embeddings", None)
     if find is not None:
         table = find()
         if isinstance(table, nn.Embedding):

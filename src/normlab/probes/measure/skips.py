@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,14 +44,14 @@ class SkipEffects:
 class Skipper:
     """Replaces the forward of the layers for the time of one pass; layers are counted by calls."""
 
-    def __init__(self, layout: Layout, batch: object, loss: Loss) -> None:
+    def __init__(self, layout: Layout, batch: Any, loss: Loss) -> None:
         self.layout, self.batch, self.loss = layout, batch, loss
-        self.template: object = None  # what the first layer returned: the rest of a tuple is handed on with it
+        self.template: Any = None  # what the first layer returned: the rest of a tuple is handed on with it
         self.depth = self.passes = 0
         self.updates: dict[tuple[int, int], Tensor] = {}
 
     @torch.no_grad()
-    def run(self, behave: Callable[[int, object, Tensor], object]) -> float | None:
+    def run(self, behave: Callable[[int, Any, Tensor], Any]) -> float | None:
         """One pass; `behave(index, compute, x)` returns a layer's output. None if it was stopped."""
         with self._patched(behave), slow_path():
             try:
@@ -59,19 +60,19 @@ class Skipper:
                 return None
 
     @contextmanager
-    def _patched(self, behave: Callable[[int, object, Tensor], object]) -> Iterator[None]:
+    def _patched(self, behave: Callable[[int, Any, Tensor], Any]) -> Iterator[None]:
         self.passes, count = -1, 0
 
         def begin(*_: object) -> None:  # a loss may run the model more than once
             nonlocal count
             self.passes, count = self.passes + 1, 0
 
-        def replaced(original: object) -> object:
-            def forward(*args: object, **kwargs: object) -> object:
+        def replaced(original: Any) -> Any:
+            def forward(*args: Any, **kwargs: Any) -> Any:
                 nonlocal count
                 count += 1
 
-                def compute(x: Tensor) -> object:
+                def compute(x: Tensor) -> Any:
                     positional, named = _swap((args, kwargs), x)
                     return original(*positional, **named)
 
@@ -93,7 +94,7 @@ class Skipper:
     def baseline(self) -> float:
         self.updates.clear()
 
-        def plain(index: int, compute: object, x: Tensor) -> object:
+        def plain(index: int, compute: Any, x: Tensor) -> Any:
             output = compute(x)
             if index == 0:
                 self.template = output
@@ -105,14 +106,14 @@ class Skipper:
         assert value is not None
         return value
 
-    def passed(self, x: Tensor) -> object:
+    def passed(self, x: Tensor) -> Any:
         return _swap(self.template, x)
 
     def without(self, skipped: range, stream: Tensor | None) -> tuple[float, list[float | None]]:
         """Loss without some layers, and how much the last token's update changes in each later layer."""
         later: list[float | None] = [None] * self.depth
 
-        def behave(index: int, compute: object, x: Tensor) -> object:
+        def behave(index: int, compute: Any, x: Tensor) -> Any:
             if index < skipped.start and stream is not None:
                 return self.passed(x)
             if index in skipped:
@@ -132,7 +133,7 @@ class Skipper:
         """The stream behind `layer`, given the one in front of it (None: from the embedding)."""
         kept: list[Tensor] = []
 
-        def behave(index: int, compute: object, x: Tensor) -> object:
+        def behave(index: int, compute: Any, x: Tensor) -> Any:
             if index < layer:
                 return self.passed(x)
             kept.append(first_tensor(compute(x if stream is None else stream)))
@@ -144,14 +145,14 @@ class Skipper:
     def resumes(self, layer: int, stream: Tensor, baseline: float) -> bool:
         """Does a pass that starts at `layer` with the kept stream give the loss of a whole pass?"""
 
-        def behave(index: int, compute: object, x: Tensor) -> object:
+        def behave(index: int, compute: Any, x: Tensor) -> Any:
             return self.passed(x) if index < layer else compute(stream if index == layer else x)
 
         value = self.run(behave)
         return value is not None and abs(value - baseline) <= 1e-4 * max(abs(baseline), 1e-3)
 
 
-def _skipper(layout: Layout, batch: object, loss: Loss) -> Skipper | SchemeSkipper:
+def _skipper(layout: Layout, batch: Any, loss: Loss) -> Skipper | SchemeSkipper:
     if isinstance(layout, SchemeLayout):
         return SchemeSkipper(layout, batch, loss)
     return Skipper(layout, batch, loss)
@@ -159,7 +160,7 @@ def _skipper(layout: Layout, batch: object, loss: Loss) -> Skipper | SchemeSkipp
 
 def skip_layers(
     layout: Layout,
-    batch: object,
+    batch: Any,
     loss: Loss,
     *,
     runs: Iterable[tuple[int, int]] = (),
@@ -192,11 +193,11 @@ def _last(x: Tensor) -> Tensor:
     return x[:, -1].detach().clone()
 
 
-def _swap(value: object, replacement: Tensor) -> object:
+def _swap(value: Any, replacement: Tensor) -> Any:
     """The same structure with its first floating tensor replaced."""
     done = False
 
-    def walk(item: object) -> object:
+    def walk(item: Any) -> Any:
         nonlocal done
         if done:
             return item

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BeforeValidator
 
 
-def _nan(value: object) -> object:
+def _nan(value: Any) -> Any:
     return math.nan if value is None else value
 
 
@@ -184,7 +184,7 @@ def joined(rows: Iterable[LayerRow], more: Iterable[AttentionRow | GradientRow])
     return [replace(row, **known.get(row.layer, {})) for row in rows]
 
 
-def _measured(row: AttentionRow | GradientRow) -> dict[str, object]:
+def _measured(row: AttentionRow | GradientRow) -> dict[str, Any]:
     values = {field.name: getattr(row, field.name) for field in fields(row)}
     return {name: value for name, value in values.items() if value is not None}
 

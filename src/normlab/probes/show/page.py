@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from normlab.probes.measure.table import plain
 from normlab.probes.show import figures
@@ -126,7 +126,7 @@ def _number(value: float | None) -> str:
 def _plots(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
     for d in diagnoses:
         page.text(growth_sentence(d))
-    drawn: list[tuple[object, str]] = [
+    drawn: list[tuple[Any, str]] = [
         (figures.norms(diagnoses), "Length of the residual stream. Where mean and median part, a few tokens are huge."),
         *((figures.per_layer(diagnoses, lines, y, log=log), caption) for lines, y, log, caption in LINES),
         (figures.tokens(diagnoses), "How alike the tokens of a window are; dashed: the ideal dynamics on the sphere."),
@@ -166,7 +166,7 @@ def _picker(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
     )
 
 
-def _pretty(row: dict[str, object]) -> dict[str, object]:
+def _pretty(row: dict[str, Any]) -> dict[str, Any]:
     return {key.replace("_", " "): value for key, value in row.items()}
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class AltUpLayout(Layout):
     def __init__(self, model: nn.Module, layers: list[tuple[str, nn.Module]]) -> None:
         row = LayerRoles(type(layers[0][1]).__name__, BRANCHES)
         super().__init__(model, layers, {id(layer): row for _, layer in layers})
-        owner: object = model.get_submodule(layers[0][0].rpartition(".")[0].rpartition(".")[0])
+        owner: Any = model.get_submodule(layers[0][0].rpartition(".")[0].rpartition(".")[0])
         self.norm: nn.Module = owner.norm
 
     @property
@@ -73,7 +74,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         add(self.layout.model.register_forward_pre_hook(self._reset))
         add(self.layout.norm.register_forward_pre_hook(lambda _module, args: self._arrive(args[0])))
         for _, layer in self.layout.layers:
-            altup: object = layer.altup
+            altup: Any = layer.altup
             for name in WATCHED:
                 add(layer.get_submodule(name).register_forward_hook(self._keeper(name)))
             add(layer.get_submodule("self_attn").register_forward_hook(self._attend))
@@ -96,16 +97,16 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         self._reset()
 
     def _keeper(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: object, output: object) -> None:
+        def hook(_module: nn.Module, _args: object, output: Any) -> None:
             self._seen[name] = first_tensor(output)
 
         return hook
 
-    def _attend(self, _module: nn.Module, _args: object, output: object) -> None:
+    def _attend(self, _module: nn.Module, _args: object, output: Any) -> None:
         self._attended = first_tensor(output)
         self._attention = find_weights(output) if self.weights else None
 
-    def _predicts(self, verb: object, active: int) -> Callable[[Tensor], Tensor]:
+    def _predicts(self, verb: Any, active: int) -> Callable[[Tensor], Tensor]:
         def predict(streams: Tensor) -> Tensor:
             predicted: Tensor = verb(streams)
             self._arrive(predicted[active])
@@ -114,7 +115,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
 
         return predict
 
-    def _corrects(self, verb: object) -> Callable[[Tensor, Tensor], Tensor]:
+    def _corrects(self, verb: Any) -> Callable[[Tensor, Tensor], Tensor]:
         def correct(predicted: Tensor, activated: Tensor) -> Tensor:
             self._seen["activated"] = activated
             corrected: Tensor = verb(predicted, activated)
@@ -123,7 +124,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
 
         return correct
 
-    def _finished(self, module: object, _args: object, output: object) -> None:
+    def _finished(self, module: Any, _args: object, output: Any) -> None:
         seen, after = self._seen, first_tensor(output)
         attention, ffn, x = (seen[name] for name in ("post_attention_layernorm", "post_feedforward_layernorm", "read"))
         middle = (x + attention + seen["laurel"]) / math.sqrt(2)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +62,7 @@ class Record:
     head: Tensor | None = None  # [..., n] of the head's read, with the last layer
 
 
-LayerTracer = AbstractContextManager[object]
+LayerTracer = AbstractContextManager[Any]
 
 
 @dataclass
@@ -92,7 +93,7 @@ class Layout:
         return any(row.inferred for row in self.roles.values())
 
     @property
-    def growth_law(self) -> list[object]:
+    def growth_law(self) -> list[Any]:
         """What the model itself predicts at random weights, where it says so: see `SchemeLayout`."""
         return []
 
@@ -176,20 +177,20 @@ class Tracer(AbstractContextManager["Tracer"]):
     def _reset(self, *_: object) -> None:
         self.calls = 0
 
-    def _begin(self, _module: nn.Module, args: object, kwargs: object) -> None:
+    def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
         self._scratch = _Scratch(first_tensor((args, kwargs)))
         self._note("", self._scratch.before)
         self._scratch.before = self._safe("", self._scratch.before)
 
     def _reader(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: object, kwargs: object) -> None:
+        def hook(_module: nn.Module, args: Any, kwargs: Any) -> None:
             if self._scratch is not None:
                 self._scratch.inputs[name] = self._safe(name, first_tensor((args, kwargs)))
 
         return hook
 
     def _writer(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: object, output: object) -> None:
+        def hook(_module: nn.Module, _args: object, output: Any) -> None:
             if self._scratch is not None:
                 tensor = first_tensor(output)
                 self._note(name, tensor)
@@ -204,13 +205,13 @@ class Tracer(AbstractContextManager["Tracer"]):
     def _safe(self, name: str, tensor: Tensor) -> Tensor:
         return tensor.clone() if self.verify or name in self.layout.mutated else tensor
 
-    def _keep_weights(self, _module: nn.Module, _args: object, output: object) -> None:
+    def _keep_weights(self, _module: nn.Module, _args: object, output: Any) -> None:
         if self._scratch is not None:
             returned = find_weights(output)
             self._scratch.weights = self._scratch.weights if returned is None else returned
             self._scratch.attended = first_tensor(output)
 
-    def _keep_mixed(self, module: nn.Module, args: object) -> None:
+    def _keep_mixed(self, module: nn.Module, args: Any) -> None:
         if self._scratch is not None and args:
             weight = module.weight.detach()  # type: ignore[operator]
             self._scratch.mixed = args[0].detach()
@@ -221,7 +222,7 @@ class Tracer(AbstractContextManager["Tracer"]):
             self._scratch.weights = weights
 
     def _finisher(self, row: LayerRoles) -> Callable[..., None]:
-        def hook(module: nn.Module, _args: object, output: object) -> None:
+        def hook(module: nn.Module, _args: object, output: Any) -> None:
             scratch, self._scratch = self._scratch, None
             if scratch is None:
                 return
@@ -291,7 +292,7 @@ def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, *, verify: bool)
     return Record(-1, nn.Identity(), start, after, parts, scratch.weights, scratch.attended, checks)
 
 
-def verify(layout: Layout, run: Callable[[], object]) -> list[float]:
+def verify(layout: Layout, run: Callable[[], Any]) -> list[float]:
     """Check the residual identity on data in every layer call: the error of each, or a refusal with the module."""
     errors: list[float] = []
     names = {id(layer): name for name, layer in layout.layers}
@@ -333,7 +334,7 @@ def slow_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _ask_for_weights(_module: nn.Module, args: object, kwargs: dict[str, object]) -> object:
+def _ask_for_weights(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
     return args, {**kwargs, "need_weights": True, "average_attn_weights": False}
 
 

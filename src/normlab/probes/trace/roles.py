@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -37,7 +38,7 @@ class BranchRoles:
         return [name for name in (self.added, self.core, self.pre, self.res, self.out, self.carry) if name]
 
 
-Variant = Callable[[object], bool]
+Variant = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)

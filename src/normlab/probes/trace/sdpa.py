@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class WatchAttention(TorchFunctionMode):
         super().__init__()
         self.keep = keep
 
-    def __torch_function__(self, function: object, types: object, args: object = (), kwargs: object = None) -> object:
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
         if function is scaled_dot_product_attention:

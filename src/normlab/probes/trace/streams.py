@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -61,14 +61,14 @@ class StreamLayout(Layout):
     def __init__(self, model: nn.Module, layers: list[tuple[str, nn.Module]], row: StreamRow) -> None:
         self.row = row
         super().__init__(model, layers, {id(layer): _roles(layer) for _, layer in layers})
-        owner: object = model.get_submodule(layers[0][0].rpartition(".")[0].rpartition(".")[0])
-        self.head: object = getattr(owner, row.head, None)
+        owner: Any = model.get_submodule(layers[0][0].rpartition(".")[0].rpartition(".")[0])
+        self.head: Any = getattr(owner, row.head, None)
 
     @property
     def placement(self) -> str:
         if self.row.side_by_side:
             return "gated_residual"
-        first: object = self.layers[0][1].get_submodule(self.row.connections[0])
+        first: Any = self.layers[0][1].get_submodule(self.row.connections[0])
         return "mhc" if first.scale.numel() == 3 else "independent_hc"
 
     def tracer(
@@ -127,7 +127,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
         self._reset()
 
     # -- the hooks -------------------------------------------------------------------------------------------------------
-    def _connected(self, module: object, args: object, output: object) -> None:
+    def _connected(self, module: Any, args: Any, output: Any) -> None:
         at = connected(module, args[0], output, side_by_side=self.layout.row.side_by_side)
         self._check(at.streams)
         self._arrive(at.z)
@@ -137,7 +137,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
             self._mixings.append(at.comb.transpose(-1, -2))
 
     def _branched(self, kind: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: object, output: object) -> None:
+        def hook(_module: nn.Module, _args: object, output: Any) -> None:
             if self._at is None:
                 return
             y = first_tensor(output)
@@ -150,7 +150,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
 
         return hook
 
-    def _finished(self, module: nn.Module, _args: object, output: object) -> None:
+    def _finished(self, module: nn.Module, _args: object, output: Any) -> None:
         if self._at is None or not self._parts:
             return
         streams = as_streams(first_tensor(output), self._at.streams.shape[-2])
@@ -164,7 +164,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
         if self._calls == len(self.layout.layers) and self.layout.head is None:
             self._arrive(streams.mean(-2))
 
-    def _headed(self, module: object, args: object, output: Tensor) -> None:
+    def _headed(self, module: Any, args: Any, output: Tensor) -> None:
         if self._pending is not None:
             streams = as_streams(args[0], self._pending.streams.shape[-2])  # type: ignore[union-attr]
             self._pending.head = head_weights(module, streams)
@@ -193,7 +193,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
         self._checks.append((what, error))
 
 
-def connected(module: object, x: Tensor, output: object, *, side_by_side: bool) -> Connected:
+def connected(module: Any, x: Tensor, output: Any, *, side_by_side: bool) -> Connected:
     """What a connection read and gave, whichever order it returns it in."""
     if side_by_side:
         z, _, post = output
@@ -209,7 +209,7 @@ def read_gates(fn: Tensor, base: Tensor, scale: Tensor, x: Tensor) -> Tensor:
     return torch.sigmoid(normed @ fn[:n].float().t() * scale[0].float() + base[:n].float())
 
 
-def head_weights(head: object, streams: Tensor) -> Tensor | None:
+def head_weights(head: Any, streams: Tensor) -> Tensor | None:
     """The weights of the head's read, [..., n]; equal ones where it has no parameters, None where they are vectors."""
     if hasattr(head, "hc_fn"):
         return read_gates(head.hc_fn, head.hc_base, head.hc_scale, streams)

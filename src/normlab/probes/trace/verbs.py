@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,12 +41,12 @@ class SchemeLayout(Layout):
 
     def __init__(self, model: nn.Module) -> None:
         self.sites = list(model.sites)  # type: ignore[arg-type]
-        self.scheme: object = model.scheme
+        self.scheme: Any = model.scheme
         by_layer: dict[int, list[int]] = defaultdict(list)
         for site in self.sites:
             by_layer[site.layer].append(site.index)
         self._groups = [by_layer[layer] for layer in sorted(by_layer)]
-        branches: object = model.branches
+        branches: Any = model.branches
         layers: list[tuple[str, nn.Module]] = [
             (f"layer {i}", nn.ModuleList(branches[s] for s in group)) for i, group in enumerate(self._groups)
         ]
@@ -72,9 +73,9 @@ class SchemeLayout(Layout):
         return SchemeTracer(self, on_layer, weights=weights, verify=verify)
 
     @property
-    def growth_law(self) -> list[object]:
+    def growth_law(self) -> list[Any]:
         """What the scheme itself predicts at random weights: mean square of the stream after each layer."""
-        config: object = getattr(self.scheme, "config", None)
+        config: Any = getattr(self.scheme, "config", None)
         frame = getattr(self.scheme, "frame", None)
         law = config.growth(frame) if hasattr(config, "growth") and frame is not None else []
         if len(law) <= self.groups[-1][-1] + 1:
@@ -152,15 +153,15 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         self._reset()
 
     # -- the verbs ---------------------------------------------------------------------------------------------------
-    def _enter(self, verb: Verb, h: Tensor, site: object) -> Tensor:
+    def _enter(self, verb: Verb, h: Tensor, site: Any) -> Tensor:
         self._arrive(h)
         return verb(h, site)
 
-    def _leave(self, verb: Verb, y: Tensor, site: object) -> Tensor:
+    def _leave(self, verb: Verb, y: Tensor, site: Any) -> Tensor:
         self._added = verb(y, site)
         return self._added
 
-    def _write(self, verb: object, stream: object, y: Tensor, carry: object, site: object) -> object:
+    def _write(self, verb: Any, stream: Any, y: Tensor, carry: Any, site: Any) -> Any:
         self._added = self._summed = None
         if site.layer - 1 in self.skipped:
             # One tensor passes by. A stream of numbered sources needs its entry, which is then zero.
@@ -197,7 +198,7 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
     def _keep_head(self, _module: nn.Module, _args: object, weights: Tensor) -> None:
         self._head = weights
 
-    def _before_out(self, _module: nn.Module, args: object) -> None:
+    def _before_out(self, _module: nn.Module, args: Any) -> None:
         self._summed = args[0]
 
     def _keep_weights(self, weights: Tensor) -> None:
@@ -221,7 +222,7 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         self.on_layer(record)
 
 
-def _wrapped(verb: object, wrapper: object) -> object:
+def _wrapped(verb: Any, wrapper: Any) -> Any:
     return lambda *args, **kwargs: wrapper(verb, *args, **kwargs)
 
 
@@ -235,7 +236,7 @@ def _scaled(total: Tensor, added: Tensor, before: Tensor) -> float:
 class SchemeSkipper:
     """Skips by dropping the writes of a layer (or, for a stream of numbered sources, by writing zero)."""
 
-    def __init__(self, layout: SchemeLayout, batch: object, loss: Loss) -> None:
+    def __init__(self, layout: SchemeLayout, batch: Any, loss: Loss) -> None:
         self.layout, self.batch, self.loss = layout, batch, loss
         self.depth = len(layout.layers)
         self.updates: dict[int, Tensor] = {}
