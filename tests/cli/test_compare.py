@@ -1,4 +1,4 @@
-"""normlab compare, stability and report from the command line, with real workers."""
+"""normlab compare and report from the command line, with real workers."""
 
 import csv
 import json

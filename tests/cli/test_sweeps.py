@@ -26,6 +26,6 @@ def test_a_result_is_written_then_said(tmp_path, capsys):
     page = deliver(result, tmp_path, json=True)
     said = json.loads(capsys.readouterr().out)
     assert said.pop("report") == str(page)
-    assert said == json.loads((tmp_path / "compare.json").read_text())
+    assert said == json.loads((tmp_path / "comparison.json").read_text())
     deliver(result, tmp_path, json=False)
     assert "Report: " in capsys.readouterr().out

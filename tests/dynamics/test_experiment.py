@@ -1,4 +1,4 @@
-"""The experiment and its command: keys, numbers, page, errors."""
+"""The experiment: known times, settings side by side, one story by two equations."""
 
 import numpy as np
 import pytest

@@ -31,6 +31,6 @@ def test_folders_say_their_experiment_and_kinds_do_not_merge(tmp_path):
 def test_a_result_is_written_in_every_form(tmp_path):
     result = Comparison(["a note"], [answered(row("pre_norm", BASE))], [])
     page = experiment("compare").write(result, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "compare.json", "tables.md", "cells.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "comparison.json", "tables.md", "cells.csv"}
     assert "a note" in page.read_text()
     assert "a note" in (tmp_path / "tables.md").read_text()

@@ -1,4 +1,4 @@
-"""The theory laid over real networks: ours with random weights, and Hugging Face models by hooks."""
+"""The theory laid over real networks of ours with random weights."""
 
 import numpy as np
 import pytest

@@ -2,7 +2,16 @@
 
 from dataclasses import fields, replace
 
-from normlab.experiments.compare.result import MARKS, Averaged, LayerMeans, SchemeRow, Setting, SettingResult
+from normlab.experiments.compare.result import (
+    MARKS,
+    Averaged,
+    DecayGap,
+    LayerMeans,
+    RateRow,
+    SchemeRow,
+    Setting,
+    SettingResult,
+)
 from normlab.stats import Paired, paired
 
 BLANK = dict.fromkeys(f.name for f in fields(SchemeRow))
@@ -32,12 +41,11 @@ BASE = [2.0, 2.1, 2.2]
 
 def answered(*rows, baseline="pre_norm", **shape):
     """A setting with these rows, and what it says."""
-    costs = {
-        "parameters": 2_000_000,
-        "flops_per_token": 3e6,
-        "reached_baseline": (1, 3),
-        "layers": dict.fromkeys(MARKS, NONE),
-    }
-    rows = [replace(found, **costs) for found in rows]
+    common = {
+        "parameters": 2_000_000, "flops_per_token": 3e6, "reached_baseline": (1, 3), "law": [],
+        "layers": dict.fromkeys(MARKS, NONE), "rates": [RateRow(1e-3, 2.0, 1, 0)],
+        "decay_gap": DecayGap(Paired(0, None), {}),
+    }  # fmt: skip
+    rows = [replace(found, **common) for found in rows]
     said = {found.scheme: f"{found.scheme} was measured." for found in rows}
     return SettingResult(replace(setting(), **shape), baseline, rows, said, [], ["The answer."])

@@ -1,4 +1,4 @@
-"""The criteria on made-up losses, the search on made-up edges, and a small map for real."""
+"""The criteria and the claims on made-up losses. test_experiment.py has the search and small maps for real."""
 
 import math
 from dataclasses import fields, replace
