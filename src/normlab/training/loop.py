@@ -33,6 +33,7 @@ from normlab.training.averaging import BEMA
 from normlab.training.record import Conditions, Log, LogMark, provenance
 from normlab.training.schedule import Schedule
 
+Status = Literal["running", "diverged", "finished"]
 WEIGHTS = ("raw", "ema", "bema")
 Evaluate = Callable[[nn.Module], Mapping[str, object]]
 StepNumbers = dict[str, float | int | None]
@@ -89,7 +90,7 @@ class TrainState(Config):
 
     what: ClassVar[str] = "checkpoint"
 
-    status: Literal["running", "diverged", "finished"] | None = None  # earlier versions did not say
+    status: Status | None = None  # earlier versions did not say
     high: int = Field(ge=0)
     seconds: float = Field(ge=0)
     last: StepNumbers
@@ -140,7 +141,7 @@ class Trainer:
         self.average = BEMA(model, **config.average.to_dict())
         self.data = torch.Generator().manual_seed(config.seed)
         self.step, self.seconds, self.high = 0, 0.0, 0
-        self.status: Literal["running", "diverged", "finished"] = "running"
+        self.status: Status = "running"
         self.last: StepNumbers = {}
         self.threshold = config.diverged_above * math.log(max(task.vocab_size, 2))
 
