@@ -121,11 +121,13 @@ def _own(folder: str, request: BridgeRequest) -> Bridge:
     """A run knows its scheme and its mask. Its tokens are bytes, or whatever its task made: then random ids serve."""
     from normlab.dynamics.networks.bridge import bridge, random_tokens
     from normlab.errors import InputError
+    from normlab.model import Transformer
     from normlab.probes.inputs.runs import load_run
     from normlab.probes.inputs.texts import tokenize
 
     loaded = load_run(folder)
-    model: Any = loaded.model
+    model = loaded.model
+    assert isinstance(model, Transformer)
     name = model.config.scheme.name
     if request.schemes not in (("all",), (name,)):
         raise InputError(

@@ -75,7 +75,8 @@ def _run(place: Path, home: Path, now: float) -> RunProgress:
         return RunProgress(place.name, "damaged", 0, None, quiet, str(error_))
     if done is not None:
         status: State = "diverged" if done["status"] == "diverged" else "finished"
-        return RunProgress(place.name, status, int(done.get("step") or steps), steps)
+        made = done.get("step")
+        return RunProgress(place.name, status, made if isinstance(made, int) and made else steps, steps)
     step = last_step(place)
     if is_locked(home):
         return RunProgress(place.name, "running", step, steps, quiet)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from normlab.errors import UnsupportedError
 from normlab.model import Attention, Transformer
 from normlab.schemes.norms import RMSNorm
+from normlab.schemes.placement import Placement
 from normlab.tasks import IGNORE, Batch
 from normlab.training.fused import Tables, Weights, make_tables, weight_gradients, whole
 
@@ -56,16 +57,22 @@ def why_not(model: nn.Module) -> str | None:
             return f"{key} is {getattr(config, key)!r}, not {value!r}"
     if not isinstance(model.embedding, nn.Embedding):
         return "its tokens are not embedded by a table"
-    scheme: Any = model.scheme
+    scheme = placed(model)
     after = [norm for norm in (scheme.out[0], scheme.final) if isinstance(norm, RMSNorm)]
     if len(after) != 1:
         return f"it has {len(after)} norms after the addition, not 1"
     return None
 
 
+def placed(model: Transformer) -> Placement:
+    """Its scheme: all of `SCHEMES` are rows of the single-stream table."""
+    assert isinstance(model.scheme, Placement)
+    return model.scheme
+
+
 def weights(model: Transformer) -> Weights:
     """The parameters that enter, by their part in the equations."""
-    scheme: Any = model.scheme
+    scheme = placed(model)
     attention = model.branches[0]
     assert isinstance(attention, Attention)
 
@@ -85,8 +92,10 @@ def weights(model: Transformer) -> Weights:
 
 
 def after_norm(model: Transformer) -> RMSNorm:
-    scheme: Any = model.scheme
-    return scheme.out[0] if isinstance(scheme.out[0], RMSNorm) else scheme.final
+    scheme = placed(model)
+    found = scheme.out[0] if isinstance(scheme.out[0], RMSNorm) else scheme.final
+    assert isinstance(found, RMSNorm)
+    return found
 
 
 def tables(model: Transformer) -> Tables:
@@ -144,7 +153,7 @@ class _Loss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> Any:
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
         # `loss.backward()` hands in 1 and accumulation 1/n; a product with 1 is exact, so there is no special case.
         return (None,) * 6 + tuple(None if g is None else outputs[0] * g for g in ctx.saved_tensors)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +41,7 @@ class StackedMinimal:
         self.exact = task.targets == "exact"
         # Prefix counts are cheaper where no token comes twice; the task knows it without looking at the batch.
         self.distinct = isinstance(task, SetComplement) and not task.replacement
-        program: Callable[..., Any] = vmap(self._one, in_dims=(0, 0, 0, 0 if self.exact else None))
+        program: Callable[..., tuple[Tensor, Tensor]] = vmap(self._one, in_dims=(0, 0, 0, 0 if self.exact else None))
         self.program = torch.compile(program, dynamic=False, options={"cpp_wrapper": True}) if compiled else program
 
     def _one(self, flat: Tensor, tokens: Tensor, targets: Tensor, law: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import normlab
 from normlab.config import load_yaml
@@ -20,7 +19,7 @@ PATIENCE = 45.0  # seconds: a worker outlives a killed parent until it has saved
 STACK = "stacked.json"  # in the folder of a stack: the names of its members
 
 
-def read_summary(folder: str | Path) -> dict[str, Any] | None:
+def read_summary(folder: str | Path) -> dict[str, object] | None:
     """What a finished run found, or None."""
     path = inside(folder, "summary.json")
     if not path.exists():
