@@ -73,10 +73,10 @@ class PlacementConfig(SchemeConfig):
     def growth(self, frame: Frame) -> Growth:
         if self.row.growth is None:
             return [None] * (len(frame.sites) + 1)
-        law: list[float] = [1.0]
+        law: list[Any] = [1.0]  # a row whose law is a bound goes on from the bound
         for site in frame.sites:
             law.append(self.row.growth(site, law[-1], self))
-        return list(law)
+        return law
 
 
 class Placement(Scheme):
