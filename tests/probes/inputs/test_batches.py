@@ -14,10 +14,10 @@ CONTRASTIVE = Loss("contrastive", CAUSAL.function)
 IDS = torch.arange(8 * 256).reshape(8, 256)
 
 
-def test_a_small_piece_is_of_the_same_kind_and_drops_what_belonged_to_the_whole():
-    piece = first_rows({"input_ids": IDS, "attention_mask": torch.ones_like(IDS)})
-    assert list(piece) == ["input_ids"]
+def test_a_small_piece_is_of_the_same_kind_and_keeps_its_mask():
+    piece = first_rows({"input_ids": IDS, "attention_mask": IDS % 2})
     assert torch.equal(piece["input_ids"], IDS[:2, :64])
+    assert torch.equal(piece["attention_mask"], IDS[:2, :64] % 2)
     assert torch.equal(first_rows((IDS, "more"))[0], IDS[:2, :64])
     assert first_rows({"pixel_values": torch.zeros(5, 3, 4, 4)})["pixel_values"].shape == (2, 3, 4, 4)
     assert first_rows("neither") == "neither"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ NAMES = ("auto", "causal", "masked", "contrastive", "none")
 
 
 # (what the model is given, what it should say, where that counts); the last two are [batch, tokens].
-Targets = Callable[[Any], tuple[Any, Tensor, Tensor]]
+Targets = Callable[[object], tuple[object, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Loss:
     """
 
     name: str
-    function: Callable[[nn.Module, Any], Tensor]
+    function: Callable[[nn.Module, object], Tensor]
     chance: float | None = None
     targets: Targets | None = None
 
-    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+    def __call__(self, model: nn.Module, batch: object) -> Tensor:
         return self.function(model, batch)
 
 
@@ -45,14 +45,14 @@ class LossReading:
     chance: float | None = None
 
 
-def call(model: nn.Module, batch: Any) -> Any:
+def call(model: nn.Module, batch: object) -> object:
     """model(**batch) for a mapping, model(*batch) for a tuple, model(batch) for a tensor."""
     if isinstance(batch, Mapping):
         return model(**batch)
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
 
 
-def token_ids(batch: Any) -> Tensor | None:
+def token_ids(batch: object) -> Tensor | None:
     """The integer ids [batch, tokens] of a batch, if it has them."""
     if isinstance(batch, Mapping):
         batch = batch.get("input_ids")
@@ -61,7 +61,7 @@ def token_ids(batch: Any) -> Tensor | None:
     return batch if isinstance(batch, Tensor) and batch.dim() == 2 and not batch.is_floating_point() else None
 
 
-def padding(batch: Any) -> Tensor | None:
+def padding(batch: object) -> Tensor | None:
     """Where a batch holds text [batch, tokens], if its attention mask says that some of it is padding."""
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     if not isinstance(mask, Tensor) or mask.dim() != 2 or bool((mask != 0).all()):
@@ -69,7 +69,7 @@ def padding(batch: Any) -> Tensor | None:
     return mask != 0
 
 
-def with_ids(batch: Any, ids: Tensor) -> Any:
+def with_ids(batch: object, ids: Tensor) -> object:
     """The same batch with other token ids; what belonged to the old ones (labels, a mask of another shape) goes."""
     if isinstance(batch, Mapping):
         old = token_ids(batch)
@@ -80,15 +80,15 @@ def with_ids(batch: Any, ids: Tensor) -> Any:
     return (ids, *batch[1:]) if isinstance(batch, (tuple, list)) else ids
 
 
-def _beside(value: Any, ids: Tensor) -> bool:
+def _beside(value: object, ids: Tensor) -> bool:
     return isinstance(value, Tensor) and value.shape[:2] == ids.shape
 
 
-def _of_decoder(key: str, value: Any) -> bool:
+def _of_decoder(key: str, value: object) -> bool:
     return key.startswith("decoder_") and isinstance(value, Tensor)
 
 
-def narrow(batch: Any, rows: int, tokens: int) -> Any:
+def narrow(batch: object, rows: int, tokens: int) -> object:
     """The first rows and tokens of a batch, of everything in it that has them."""
     ids = token_ids(batch)
     if ids is None or not isinstance(batch, Mapping):
@@ -98,7 +98,7 @@ def narrow(batch: Any, rows: int, tokens: int) -> Any:
     return {**cut, **rest}
 
 
-def images(batch: Any) -> Tensor | None:
+def images(batch: object) -> Tensor | None:
     """The pixels [batch, channels, height, width] of a batch, if it has them."""
     if isinstance(batch, Mapping):
         batch = batch.get("pixel_values")
@@ -107,16 +107,16 @@ def images(batch: Any) -> Tensor | None:
     return batch if isinstance(batch, Tensor) and batch.dim() == 4 and batch.is_floating_point() else None
 
 
-def with_images(batch: Any, pixels: Tensor) -> Any:
+def with_images(batch: object, pixels: Tensor) -> object:
     if isinstance(batch, Mapping):
         return {"pixel_values": pixels}
     return (pixels, *batch[1:]) if isinstance(batch, (tuple, list)) else pixels
 
 
 def pick(
-    loss: Any,
+    loss: object,
     model: nn.Module,
-    batch: Any,
+    batch: object,
     *,
     mask_id: int | None = None,
     special_ids: Sequence[int] = (),
@@ -133,7 +133,7 @@ def pick(
         return None
     if loss == "auto":
         if isinstance(batch, Mapping) and "labels" in batch:
-            return Loss("the model's own loss on the labels given", lambda m, b: call(m, b).loss)
+            return Loss("the model's own loss on the labels given", lambda m, b: getattr(call(m, b), "loss"))  # noqa: B009
         loss = _natural(model)
         unread = token_ids(batch) is None and (images(batch) is None or loss != "contrastive")
         if loss is None or unread or (loss == "masked" and mask_id is None):
@@ -175,7 +175,7 @@ def _log_vocabulary(model: nn.Module) -> float | None:
     return math.log(size) if size else None
 
 
-def logits_of(output: Any) -> Tensor:
+def logits_of(output: object) -> Tensor:
     if isinstance(output, Tensor):
         return output
     found: Tensor | None = getattr(output, "logits", None)
@@ -188,7 +188,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def _vocabulary_loss(name: str, targets: Targets, model: nn.Module) -> Loss:
-    def function(model: nn.Module, batch: Any) -> Tensor:
+    def function(model: nn.Module, batch: object) -> Tensor:
         given, wanted, counts = targets(batch)
         logits = logits_of(call(model, given))[:, : wanted.shape[1]]
         return cross_entropy(logits[counts.to(logits.device)].float(), wanted[counts].to(logits.device))
@@ -196,7 +196,7 @@ def _vocabulary_loss(name: str, targets: Targets, model: nn.Module) -> Loss:
     return Loss(name, function, _log_vocabulary(model), targets)
 
 
-def _next(batch: Any) -> tuple[Any, Tensor, Tensor]:
+def _next(batch: object) -> tuple[object, Tensor, Tensor]:
     """The next token everywhere, padding apart."""
     ids, text = token_ids(batch), padding(batch)
     assert ids is not None
@@ -205,7 +205,7 @@ def _next(batch: Any) -> tuple[Any, Tensor, Tensor]:
 
 
 def _hidden(mask_id: int, special_ids: Sequence[int], seed: int) -> Targets:
-    def targets(batch: Any) -> tuple[Any, Tensor, Tensor]:
+    def targets(batch: object) -> tuple[object, Tensor, Tensor]:
         ids, text = token_ids(batch), padding(batch)
         assert ids is not None
         generator = torch.Generator().manual_seed(seed)  # the same places each time: skips compare like with like
@@ -219,7 +219,7 @@ def _hidden(mask_id: int, special_ids: Sequence[int], seed: int) -> Targets:
     return targets
 
 
-def _contrastive(model: nn.Module, batch: Any) -> Tensor:
+def _contrastive(model: nn.Module, batch: object) -> Tensor:
     """Alternate chunks of 16 tokens of a window are a pair, other windows are negatives: mean pooling, InfoNCE."""
     ids, text = token_ids(batch), padding(batch)
     assert ids is not None
@@ -230,7 +230,7 @@ def _contrastive(model: nn.Module, batch: Any) -> Tensor:
     return cross_entropy(first @ second.T / 0.05, torch.arange(len(first), device=first.device))
 
 
-def _contrastive_images(model: nn.Module, batch: Any) -> Tensor:
+def _contrastive_images(model: nn.Module, batch: object) -> Tensor:
     """An image and its mirror image, a little shifted, are a pair; other images are negatives: as for text."""
     pixels = images(batch)
     shift = max(1, pixels.shape[-1] // 16)  # type: ignore[union-attr]
@@ -239,9 +239,9 @@ def _contrastive_images(model: nn.Module, batch: Any) -> Tensor:
     return cross_entropy(first @ second.T / 0.05, torch.arange(len(first), device=first.device))
 
 
-def _pooled(model: nn.Module, batch: Any) -> Tensor:
+def _pooled(model: nn.Module, batch: object) -> Tensor:
     output = call(model, batch)
-    states = output if isinstance(output, Tensor) else output[0]
+    states = output if isinstance(output, Tensor) else cast("Sequence[Tensor]", output)[0]
     return normalize(states.float().mean(1), dim=-1)
 
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +61,7 @@ class Record:
     head: Tensor | None = None  # [..., n] of the head's read, with the last layer
 
 
-LayerTracer = AbstractContextManager[Any]
+LayerTracer = AbstractContextManager[object]
 
 
 @dataclass
@@ -93,7 +92,7 @@ class Layout:
         return any(row.inferred for row in self.roles.values())
 
     @property
-    def growth_law(self) -> list[Any]:
+    def growth_law(self) -> list[object]:
         """What the model itself predicts at random weights, where it says so: see `SchemeLayout`."""
         return []
 
@@ -177,20 +176,20 @@ class Tracer(AbstractContextManager["Tracer"]):
     def _reset(self, *_: object) -> None:
         self.calls = 0
 
-    def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _begin(self, _module: nn.Module, args: object, kwargs: object) -> None:
         self._scratch = _Scratch(first_tensor((args, kwargs)))
         self._note("", self._scratch.before)
         self._scratch.before = self._safe("", self._scratch.before)
 
     def _reader(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: Any, kwargs: Any) -> None:
+        def hook(_module: nn.Module, args: object, kwargs: object) -> None:
             if self._scratch is not None:
                 self._scratch.inputs[name] = self._safe(name, first_tensor((args, kwargs)))
 
         return hook
 
     def _writer(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: object, output: Any) -> None:
+        def hook(_module: nn.Module, _args: object, output: object) -> None:
             if self._scratch is not None:
                 tensor = first_tensor(output)
                 self._note(name, tensor)
@@ -205,13 +204,13 @@ class Tracer(AbstractContextManager["Tracer"]):
     def _safe(self, name: str, tensor: Tensor) -> Tensor:
         return tensor.clone() if self.verify or name in self.layout.mutated else tensor
 
-    def _keep_weights(self, _module: nn.Module, _args: object, output: Any) -> None:
+    def _keep_weights(self, _module: nn.Module, _args: object, output: object) -> None:
         if self._scratch is not None:
             returned = find_weights(output)
             self._scratch.weights = self._scratch.weights if returned is None else returned
             self._scratch.attended = first_tensor(output)
 
-    def _keep_mixed(self, module: nn.Module, args: Any) -> None:
+    def _keep_mixed(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         if self._scratch is not None and args:
             weight = module.weight.detach()  # type: ignore[operator]
             self._scratch.mixed = args[0].detach()
@@ -222,7 +221,7 @@ class Tracer(AbstractContextManager["Tracer"]):
             self._scratch.weights = weights
 
     def _finisher(self, row: LayerRoles) -> Callable[..., None]:
-        def hook(module: nn.Module, _args: object, output: Any) -> None:
+        def hook(module: nn.Module, _args: object, output: object) -> None:
             scratch, self._scratch = self._scratch, None
             if scratch is None:
                 return
@@ -292,7 +291,7 @@ def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, *, verify: bool)
     return Record(-1, nn.Identity(), start, after, parts, scratch.weights, scratch.attended, checks)
 
 
-def verify(layout: Layout, run: Callable[[], Any]) -> list[float]:
+def verify(layout: Layout, run: Callable[[], object]) -> list[float]:
     """Check the residual identity on data in every layer call: the error of each, or a refusal with the module."""
     errors: list[float] = []
     names = {id(layer): name for name, layer in layout.layers}
@@ -334,7 +333,7 @@ def slow_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _ask_for_weights(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+def _ask_for_weights(_module: nn.Module, args: object, kwargs: dict[str, object]) -> tuple[object, dict[str, object]]:
     return args, {**kwargs, "need_weights": True, "average_attn_weights": False}
 
 
