@@ -31,8 +31,8 @@ def test_bad_use(capsys):
 
 def test_options_and_families_are_schemes_too(tmp_path, capsys):
     shape = ["--depth", "4", "--dim", "32", "--out", str(tmp_path)]
-    assert run(["atlas", "--schemes", "multi-stream,block_attn_res(blocks=2, heads=2)", *shape, "--json"]) == 0
+    assert run(["atlas", "--schemes", "sphere,block_attn_res(blocks=2, heads=2)", *shape, "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
-    assert [e["scheme"] for e in entries] == ["hyper_connections", "mhc", "block_attn_res(heads=2, blocks=2)"]
+    assert [e["scheme"] for e in entries] == ["ngpt", "block_attn_res(heads=2, blocks=2)"]
     page = (tmp_path / "report.html").read_text().replace("&#39;", "'")
-    assert "normlab atlas --schemes 'hyper_connections,mhc,block_attn_res(heads=2, blocks=2)' --depth 4" in page
+    assert "normlab atlas --schemes 'ngpt,block_attn_res(heads=2, blocks=2)' --depth 4" in page

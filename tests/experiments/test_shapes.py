@@ -2,6 +2,7 @@ import pytest
 
 from normlab.errors import ConfigError
 from normlab.experiments.shapes import GridRequest, known_schemes, round_3, run_name, seconds
+from normlab.schemes.registry import families
 
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), (" 10 m ", 600), ("1.5h", 5400)])
@@ -25,7 +26,7 @@ def test_a_name_is_a_file_name_and_tells_runs_apart():
 
 
 def test_schemes_are_spread_spelled_and_refused():
-    assert known_schemes(("Pre-Norm", "multi-stream")) == ("pre_norm", "hyper_connections", "mhc")
+    assert known_schemes(("Pre-Norm", "multi-stream")) == ("pre_norm", *families()["multi-stream"])
     with pytest.raises(ConfigError, match="did you mean 'peri_norm'"):
         known_schemes(("peri_nrom",))
     with pytest.raises(ConfigError, match="numbers of layers, each at least 1"):

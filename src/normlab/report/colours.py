@@ -34,6 +34,7 @@ SCHEME_COLOURS = {
     "hybrid_norm": "#1F6F4A",
     "rezero": "#B58B4C",
     "layer_scale": "#D9BF77",
+    "residual_scaling": "#CF820D",
     "no_norm": "#5B6066",
     # sphere: magenta
     "ngpt": "#E0219A",
@@ -44,10 +45,17 @@ SCHEME_COLOURS = {
     # multi-stream: violet
     "hyper_connections": "#9B7FD1",
     "mhc": "#5E3C99",
+    "independent_hc": "#471E70",
+    "gated_residual": "#BAB0E2",
+    # skips: what joins the stream a second time
+    "lambda_skip": "#55A7B2",
+    "laurel": "#78D04E",
     # depth-sources: rose
     "block_attn_res": "#CC79A7",
     "attn_res": "#9E1F63",
     "dense_former": "#F2A9C4",
+    "mudd": "#C4155F",
+    "delta_attn_res": "#BF5F7C",
 }
 
 

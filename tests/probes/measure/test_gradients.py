@@ -18,7 +18,8 @@ def squares(model, batch):
 def test_rows_are_the_gradient_of_the_mean_loss_and_branches_share_a_layer():
     model = Encoder(norm_first=True).eval()
     batches = [torch.randint(0, 97, (2, 6)) for _ in range(2)]
-    rows, value = measure(locate(model, lambda: None), batches, Loss("squares", squares))
+    found = measure(locate(model, lambda: None), batches, Loss("squares", squares))
+    rows, value = found.rows, found.loss
     mean = sum(squares(model, batch) for batch in batches) / 2
     mean.backward()
     assert value == pytest.approx(float(mean.detach()), rel=1e-6)
@@ -34,17 +35,18 @@ def test_rows_are_the_gradient_of_the_mean_loss_and_branches_share_a_layer():
 def test_a_loss_times_three_has_three_times_the_gradient():
     model, batch = Encoder(norm_first=True).eval(), torch.randint(0, 97, (2, 6))
     layout = locate(model, lambda: None)
-    once, _ = measure(layout, [batch], Loss("squares", squares))
-    thrice, _ = measure(layout, [batch], Loss("thrice", lambda m, b: 3 * squares(m, b)))
+    once = measure(layout, [batch], Loss("squares", squares)).rows
+    thrice = measure(layout, [batch], Loss("thrice", lambda m, b: 3 * squares(m, b))).rows
     for a, b in zip(once, thrice, strict=True):
         assert b.gradient_norm == pytest.approx(3 * a.gradient_norm, rel=1e-5)
         assert b.stream_gradient == pytest.approx(3 * a.stream_gradient, rel=1e-5)
 
 
-def test_frozen_layers_have_no_gradient_and_nothing_is_left_behind():
+def test_frozen_layers_are_measured_and_nothing_is_left_behind():
     model = Encoder(norm_first=True).eval()
     model.encoder.layers[1].requires_grad_(False)
-    rows, _ = measure(locate(model, lambda: None), [torch.randint(0, 97, (2, 6))], Loss("squares", squares))
+    rows = measure(locate(model, lambda: None), [torch.randint(0, 97, (2, 6))], Loss("squares", squares)).rows
     assert rows[0].gradient_norm > 0
-    assert rows[1].gradient_norm == 0
+    assert rows[1].gradient_norm > 0  # frozen for training, not dead
+    assert not any(parameter.requires_grad for parameter in model.encoder.layers[1].parameters())
     assert all(parameter.grad is None for parameter in model.parameters())
