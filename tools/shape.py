@@ -95,7 +95,7 @@ def cycles(trees: dict[str, ast.Module]) -> list[tuple[str, str]]:
 
 
 def full_folders(tree: Path) -> list[str]:
-    folders = Counter(path.parent for path in (tree / "src").rglob("*.py") if path.name != "__init__.py")
+    folders = Counter(path.parent for path in (tree / "src").rglob("*.py"))
     return [
         f"{folder.name} ({count})"
         for folder, count in sorted(folders.items())
