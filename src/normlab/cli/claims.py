@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
     @commands.command("run")
     def run(
-        claim: Annotated[str, typer.Argument(help="Its id, for example 002-02.")],
+        claim: Annotated[str, typer.Argument(help="Its id, for example 002-02; or the name of a null.")],
         budget: Annotated[str | None, typer.Option(help="Time on one core: 90s, 30m, 2h.")] = None,
         out: Annotated[Path, typer.Option(help="Folder for runs and evidence.", file_okay=False)] = Path("runs/claims"),
         record: Annotated[bool, typer.Option(help="Write the evidence into docs/claims/evidence.")] = False,
@@ -63,6 +63,10 @@ def register(app: typer.Typer) -> None:
         from normlab.experiments.claims.ledger import find
         from normlab.report import console, print_json
 
+        if claim.startswith("null-"):
+            made = book.run_null(claim, folder=out, record=record)
+            typer.echo(f"{made.name}: {len(made.seeds)} seeds")
+            return
         given = None if budget is None else book.seconds(budget)
         found = book.run(find(claim), budget=given, folder=out, record=record)
         if json:
@@ -76,7 +80,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _print(book: Book) -> None:
-    from normlab.report import console, show, table
+    from normlab.report import console, table
+    from normlab.report.terminal import show
 
     rows = [
         {

@@ -193,6 +193,14 @@ def run(
     return Rerun(claim, before, now, made)
 
 
+def run_null(name: str, *, folder: Path = Path("runs/claims"), record: bool = False) -> Evidence:
+    """Measure the seeds of a null."""
+    found = find_measure(name)
+    made = carry_out(found, seeds=found.seeds, criteria={}, folder=folder)
+    made.write(evidence_folder() if record else folder)
+    return made
+
+
 def seconds(text: str) -> float:
     """A span of time: 90, 90s, 30m, 2h, 1.5h."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
@@ -207,4 +215,14 @@ def _span(value: float) -> str:
     return f"{value / 60:.1f} min" if value >= 60 else f"{value:.3g} s"
 
 
-__all__: Sequence[str] = ("Book", "Entry", "Rerun", "claims", "evidence_folder", "read_all", "run", "seconds")
+__all__: Sequence[str] = (
+    "Book",
+    "Entry",
+    "Rerun",
+    "claims",
+    "evidence_folder",
+    "read_all",
+    "run",
+    "run_null",
+    "seconds",
+)
