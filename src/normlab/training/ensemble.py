@@ -30,7 +30,7 @@ from normlab.tasks import Batch, Task
 from normlab.training import checkpoint
 from normlab.training.averaging import BEMA
 from normlab.training.feed import Feed
-from normlab.training.loop import Evaluate, StepNumbers, TrainConfig, cross_entropy, stop_signals
+from normlab.training.loop import WEIGHTS, Evaluate, StepNumbers, TrainConfig, cross_entropy, stop_signals
 from normlab.training.optim import decayed
 from normlab.training.record import Log, LogMark, provenance
 from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program, stacks
@@ -41,7 +41,7 @@ STACK_BELOW = 2_048
 STACK_FROM = 8
 FAST_BELOW = 32_768  # the compiled fast path: beyond it one member fills the cache, and each is better off alone
 SHARED = ("steps", "batch", "length", "schedule", "betas", "eps", "accumulate", "precision", "average", "log_every",
-          "evaluate_every", "checkpoint_every", "diverged_above", "patience")  # fmt: skip
+          "evaluate_every", "evaluate_at", "checkpoint_every", "diverged_above", "patience")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,12 @@ class Ensemble:
         self.fast = stacked_program(self.models, task, self.shared.steps)
         self.alive = torch.ones(len(models), dtype=torch.bool)
         self.high = torch.zeros(len(models), dtype=torch.int64)
-        self.step = 0
+        self.step, self.until = 0, self.shared.steps
         self.last: list[StepNumbers] = [{} for _ in models]
 
-    def run(self) -> list[dict[str, object]]:
-        """Train all members and return their summaries."""
+    def run(self, *, until: int | None = None) -> list[dict[str, object]]:
+        """Train all members and return their summaries; none yet where `until` stops before the end."""
+        self.until = self.shared.steps if until is None else min(until, self.shared.steps)
         self.logs = [Log(folder / "log.jsonl") for folder in self.folders]
         for folder in (self.folder, *self.folders):
             folder.mkdir(parents=True, exist_ok=True)
@@ -156,6 +157,9 @@ class Ensemble:
                 self._train(stopped)
             if stopped:
                 raise KeyboardInterrupt
+            if self.step < self.shared.steps and self.alive.any():
+                self.save()
+                return []
             return self._finish()
         finally:
             for log in self.logs:
@@ -163,10 +167,12 @@ class Ensemble:
 
     def _train(self, stopped: list[int]) -> None:
         heartbeat = Heartbeat(self.folder)
-        left = range(self.step, self.shared.steps if self.alive.any() else 0)
+        left = range(self.step, self.until if self.alive.any() else 0)
         for _ in progress(left, what=f"{len(self.models)} models at once", quiet=self.quiet or not left):
             self._one()
             heartbeat.beat()
+            if self.step in self.shared.evaluate_at and self.step < self.shared.steps:
+                self._look()
             if stopped or (self.step % self.shared.checkpoint_every == 0 and self.step < self.shared.steps):
                 self.save()
             if stopped or not self.alive.any():
@@ -250,18 +256,29 @@ class Ensemble:
         _unflatten(self.models[index], row[index].detach())
         return self.models[index]
 
+    def _look(self) -> None:
+        """Scores on the way, of every member that is alive."""
+        for i, log in enumerate(self.logs):
+            if self.alive[i]:
+                scores = {kind: self._score(self.member(i, kind).eval()) for kind in WEIGHTS}
+                log.write({"kind": "evaluation", "step": self.step, "weights": scores})
+                self.member(i)
+
+    def _score(self, model: nn.Module) -> object:
+        with torch.no_grad():
+            return {} if self.evaluate is None else self.evaluate(model)
+
     def _finish(self) -> list[dict[str, object]]:
         self.save()
         summaries = []
         for i, folder in enumerate(self.folders):
             scores: dict[str, object] = {}
             kept: dict[str, Tensor] = {}
-            for kind in ("raw", "ema", "bema"):
+            for kind in WEIGHTS:
                 model = self.member(i, kind).eval()
                 kept |= {f"{kind}/{name}": p.detach().clone() for name, p in model.named_parameters()}
                 if self.evaluate is not None:
-                    with torch.no_grad():
-                        scores[kind] = self.evaluate(model)
+                    scores[kind] = self._score(model)
             # Where a separate run keeps them, so that readers of a run need not know how it was trained.
             model_weights = {key[4:]: t for key, t in kept.items() if key.startswith("raw/")}
             averages = {key: t for key, t in kept.items() if not key.startswith("raw/")}

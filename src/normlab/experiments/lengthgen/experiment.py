@@ -36,6 +36,10 @@ FIX_OPTIONS: dict[str, dict[str, object]] = {
 }
 
 
+MOST_BETWEEN_CHECKPOINTS = 20_000
+"""Steps; a long run that is stopped should not lose an hour."""
+
+
 class Lengthgen(Experiment[LengthgenRequest, LengthGeneralization]):
     """`normlab lengthgen`."""
 
@@ -164,5 +168,6 @@ def _train(request: LengthgenRequest, seed: int, lr: float) -> TrainConfig:
         schedule=Schedule(kind="linear", warmup=min(max(steps // 50, 1), 1000)),
         average=AverageConfig(every=max(steps // 2000, 1)),
         log_every=max(steps // 200, 1),
-        checkpoint_every=max(steps // 10, 1),
+        evaluate_at=request.evaluate_at,
+        checkpoint_every=min(max(steps // 10, 1), MOST_BETWEEN_CHECKPOINTS),
     )

@@ -60,6 +60,7 @@ class LengthgenRequest(Request):
     head_dims: tuple[Width, ...] = option(
         (), "Width of a head's values (d_v) and keys, or several; empty: d / heads.", flag="--head-dim", strict=False
     )
+    evaluate_at: tuple[Width, ...] = option((), "Steps at which to score on the way, with commas.", strict=False)
     depth: int | None = option(None, "Layers (default: the preset's).", ge=1)
     max_length: int | None = option(None, "Size of the table of learned positions (default: as needed).", ge=1)
 

@@ -144,14 +144,17 @@ def trainer_of(config: RunConfig, folder: Path, *, device: str = "cpu", quiet: b
 
 
 def run_folder(
-    folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True
+    folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True, until: int | None = None
 ) -> list[FinishedRun]:
-    """Train what is in this folder, a run or a stack of them, to its end, from wherever it stands."""
+    """Train what is in this folder, a run or a stack of them, to its end, from wherever it stands.
+
+    Where the step `until` comes before the end it stops there with a checkpoint, and nothing has finished yet.
+    """
     folder = Path(folder)
     if threads is not None:
         torch.set_num_threads(threads)
     if is_stack(folder):
-        return run_stack(folder, device=device, quiet=quiet)
+        return run_stack(folder, device=device, quiet=quiet, until=until)
     config = load(folder)
     if (ended := read_run(folder)) is not None:  # nothing is written, and the folder may be read-only
         return [ended]
@@ -159,7 +162,6 @@ def run_folder(
         if read_summary(folder) is None:
             check_data(folder.resolve().parent, config.task)
             with torch.random.fork_rng(devices=[]):
-                trainer_of(config, folder, device=device, quiet=quiet).run()
+                trainer_of(config, folder, device=device, quiet=quiet).run(until=until)
     done = read_run(folder)
-    assert done is not None
-    return [done]
+    return [] if done is None else [done]
