@@ -40,7 +40,7 @@ from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program,
 STACK_BELOW = 2_048
 STACK_FROM = 8
 FAST_BELOW = 32_768  # the compiled fast path: beyond it one member fills the cache, and each is better off alone
-SHARED = ("steps", "batch", "length", "schedule", "betas", "eps", "accumulate", "precision", "average", "log_every",
+SHARED = ("optimizer", "decay_embeddings", "steps", "batch", "length", "schedule", "betas", "eps", "accumulate", "precision", "average", "log_every",
           "evaluate_every", "evaluate_at", "checkpoint_every", "diverged_above", "patience")  # fmt: skip
 
 
@@ -61,6 +61,8 @@ def choose(models: Sequence[nn.Module], config: TrainConfig) -> Choice:
     scheme = getattr(model, "scheme", None)
     if isinstance(scheme, Scheme) and type(scheme).after_step_ is not Scheme.after_step_:
         return Choice("separate", "the scheme changes the weights after each step")
+    if config.optimizer != "adamw":
+        return Choice("separate", f"{config.optimizer} is not stacked")
     size = config.batch * config.length * getattr(settings, "dim", 1)
     if stacks(model) and config.steps >= COMPILE_FROM and config.accumulate == 1 and can_compile():
         words = f"the minimal model's compiled fast path pays from {COMPILE_FROM} steps"
@@ -129,7 +131,7 @@ class Ensemble:
             for name, _ in self.models[0].named_buffers()
         }
         self.m, self.v = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
-        decays = decayed(self.models[0])
+        decays = decayed(self.models[0], embeddings=self.shared.decay_embeddings)
         mask = torch.cat([torch.full((p.numel(),), float(decays[n])) for n, p in self.models[0].named_parameters()])
         self.decay = torch.tensor([[c.weight_decay] for c in configs]) * mask
         self.rates = torch.tensor([[c.lr] for c in configs], dtype=torch.float64)
@@ -346,6 +348,8 @@ def _check(models: Sequence[nn.Module], configs: Sequence[TrainConfig]) -> None:
     schemes = {getattr(getattr(m, "config", None), "scheme", None) for m in models}
     if len(schemes) > 1:
         raise ConfigError("the members of an ensemble run one program, hence one scheme; make an ensemble for each")
+    if configs[0].optimizer != "adamw":
+        raise ConfigError(f"an ensemble trains with adamw; train with {configs[0].optimizer} separately")
     for key in SHARED:
         if any(getattr(c, key) != getattr(configs[0], key) for c in configs):
             raise ConfigError(f"the members of an ensemble share {key!r}; lr, seed, weight_decay and clip may differ")

@@ -66,6 +66,10 @@ class TrainConfig(Config):
     betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
+    decay_embeddings: bool = Field(default=True, description="whether weight decay is on the token embedding too")
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw", description="muon: for the matrices of branches, and adamw for the rest"
+    )
     clip: float | None = Field(default=1.0, gt=0)
     accumulate: int = Field(default=1, ge=1)
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -136,8 +140,14 @@ class Trainer:
         self.model, self.task, self.config, self.folder = model, task, config, Path(folder)
         self.evaluate, self.loss, self.quiet = evaluate, loss or self._loss, quiet
         self.device = next(model.parameters()).device
-        self.optimizer = optim.adamw(
-            model, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+        make = optim.muon_and_adamw if config.optimizer == "muon" else optim.adamw
+        self.optimizer: optim.AnyOptimizer = make(
+            model,
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            decay_embeddings=config.decay_embeddings,
         )
         self.average = BEMA(model, **config.average.to_dict())
         self.data = torch.Generator().manual_seed(config.seed)
