@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,7 @@ class StackState(Config):
     what: ClassVar[str] = "checkpoint"
 
     used: int = Field(ge=0)
+    seconds: float = Field(default=0.0, ge=0)
     logs: list[LogMark]
     last: list[StepNumbers]
 
@@ -142,7 +144,7 @@ class Ensemble:
         self.fast = stacked_program(self.models, task, self.shared.steps)
         self.alive = torch.ones(len(models), dtype=torch.bool)
         self.high = torch.zeros(len(models), dtype=torch.int64)
-        self.step, self.until = 0, self.shared.steps
+        self.step, self.until, self.seconds = 0, self.shared.steps, 0.0
         self.last: list[StepNumbers] = [{} for _ in models]
 
     def run(self, *, until: int | None = None) -> list[dict[str, object]]:
@@ -169,9 +171,11 @@ class Ensemble:
 
     def _train(self, stopped: list[int]) -> None:
         heartbeat = Heartbeat(self.folder)
+        begun = time.monotonic() - self.seconds
         left = range(self.step, self.until if self.alive.any() else 0)
         for _ in progress(left, what=f"{len(self.models)} models at once", quiet=self.quiet or not left):
             self._one()
+            self.seconds = time.monotonic() - begun
             heartbeat.beat()
             if self.step in self.shared.evaluate_at and self.step < self.shared.steps:
                 self._look()
@@ -289,7 +293,9 @@ class Ensemble:
             origin = provenance(self.flat.device, self.configs[i].seed)
             self.logs[i].write({"kind": "end", "step": self.last[i]["step"], "status": status})
             mark = self.logs[i].sync().to_dict()
-            summary = finite({"status": status, **self.last[i], "weights": scores, **origin, "log": mark})
+            share = round(self.seconds / len(self.models), 3)  # of what the stack took
+            found = {"status": status, **self.last[i], "seconds": share, "weights": scores, **origin, "log": mark}
+            summary = finite(found)
             write_json(inside(folder, "summary.json"), seal(summary))
             summaries.append(summary)
             self.member(i)
@@ -302,7 +308,8 @@ class Ensemble:
             "data": self.feed.state()[0],
         }
         marks = [log.sync() for log in self.logs]
-        state = StackState(used=self.feed.state()[1]["used"], logs=marks, last=finite(self.last))
+        used = self.feed.state()[1]["used"]
+        state = StackState(used=used, seconds=self.seconds, logs=marks, last=finite(self.last))
         checkpoint.save(self.folder / "checkpoint", self.step, groups, state.to_dict())
 
     @torch.no_grad()
@@ -320,7 +327,7 @@ class Ensemble:
             mine.copy_(tensors[name])
         self.average.load_tensors(found.group("average"), found.step)
         self.feed.load(found.group("data"), {"used": state.used})
-        self.step, self.last = found.step, [dict(row) for row in state.last]
+        self.step, self.seconds, self.last = found.step, state.seconds, [dict(row) for row in state.last]
 
     def _accept(self, found: checkpoint.Checkpoint) -> None:
         """Raise if the checkpoint is not one of these runs, or a log is not the one that it knew."""
