@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from normlab.errors import InputError
-from normlab.experiments.compare.claims import claims, decay_gaps, shared_seeds
+from normlab.experiments.compare.claims import Draft, claims, decay_gaps, settle, shared_seeds
 from normlab.experiments.compare.request import pick_baseline
 from normlab.experiments.compare.result import (
     MARKS,
@@ -49,7 +49,9 @@ def analyse(
     for run in runs:
         groups[f"{run.config.setting()} {run.data}"].append(run)
     ordered = sorted(groups.values(), key=lambda group: (group[0].config.model.depth, group[0].config.model.dim))
-    settings = [_compare(_unique(group), baseline, costs or {}) for group in ordered]
+    found = [_compare(_unique(group), baseline, costs or {}) for group in ordered]
+    decided = settle([drafts for _, drafts in found])
+    settings = [replace(setting, claims=said) for (setting, _), said in zip(found, decided, strict=True)]
     return Comparison(notes=list(notes), settings=settings, cells=[RunRow.of(run) for run in runs])
 
 
@@ -58,7 +60,8 @@ def _unique(group: Sequence[FinishedRun]) -> list[FinishedRun]:
     return list({run.config.to_json(): run for run in group}.values())
 
 
-def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> SettingResult:
+def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> tuple[SettingResult, list[Draft]]:
+    """One setting, and its claims as they are before those of the other settings are known."""
     schemes: dict[str, list[FinishedRun]] = defaultdict(list)
     for run in group:
         schemes[label(run.config.model.scheme)].append(run)
@@ -77,14 +80,15 @@ def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> S
     # A mean over survivors is no better than a whole one.
     ordered = sorted(rows.values(), key=lambda r: (r.mean is None, r.diverged > 0, 0.0 if r.mean is None else r.mean))
     setting = _setting(config, floor)
-    return SettingResult(
+    result = SettingResult(
         setting=setting,
         baseline=base,
         schemes=ordered,
         statements={found.scheme: statement(found, rows[base]) for found in ordered},
-        claims=claims(rows, config.model.depth),
+        claims=[],
         answer=answer(setting, ordered, base),
     )
+    return result, claims(rows, config.model.depth)
 
 
 def _setting(config: RunConfig, floor: float | None) -> Setting:
@@ -93,7 +97,7 @@ def _setting(config: RunConfig, floor: float | None) -> Setting:
         depth=model.depth, dim=model.dim, heads=model.heads, task=as_row(config.task), steps=train.steps,
         tokens=train.steps * config.tokens_a_step, batch=train.batch, length=train.length,
         warmup=train.schedule.warmup, schedule=train.schedule.kind, decay_start=config.decay_start,
-        context_free_loss=floor,
+        context_free_loss=floor, recipe=config.recipe, optimizer=train.optimizer,
     )  # fmt: skip
 
 
@@ -142,6 +146,7 @@ def _scheme_runs(name: str, runs: Sequence[FinishedRun]) -> SchemeRuns:
         flops_per_token=(first.flops_per_token or 0.0) + scheme_flops(final[0]),
         curve={run.seed: _curve(run) for run in final}, layers={mark: _layers(final, mark) for mark in MARKS},
         per_seed={run.seed: _layer_record(run, "end") for run in final if run.loss is not None},
+        at_start={run.seed: _layer_record(run, "start") for run in final if run.loss is not None},
         law=list(final[0].config.model.scheme.growth(final[0].config.model.frame())), period=_period(final[0].config),
     )  # fmt: skip
 

@@ -133,7 +133,7 @@ def _claims(page: Page, setting: SettingResult, tag: str, slug: str) -> None:
         [claim_row(claim) for claim in setting.claims],
         name=f"claims{slug}",
         caption="At the end of training. Confirmed or refuted: the 95 % interval over seeds excludes zero, or the limit "
-        "that is named (t-test, not adjusted for the number of claims). Undecided otherwise.",
+        "that is named (t-test, p adjusted for the number of claims on this page, Holm). Undecided otherwise.",
     )
 
 

@@ -143,6 +143,8 @@ class SchemeRuns:
     per_seed: Mapping[int, LayerRecord | None]
     law: list[float | tuple[float, float] | None]
     period: int | None
+    at_start: Mapping[int, LayerRecord | None] = field(default_factory=dict)
+    """The same before the first step: what a claim about training is net of."""
     learned: bool | None = None
     cost: RelativeCost | None = None
 
@@ -216,6 +218,8 @@ class Setting:
     schedule: str
     decay_start: int
     context_free_loss: float | None
+    recipe: str = "shared"
+    optimizer: str = "adamw"
 
     @property
     def data(self) -> str:

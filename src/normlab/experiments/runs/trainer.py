@@ -64,8 +64,9 @@ class RunTrainer(Trainer):
             if self.step in self.validated:
                 self.log.write({"kind": "validation", "step": self.step, "loss": self.mean_loss(self.curve)})
             if self.step in self.measured:
+                batch, *more = self._samples()
                 found = layer_measures(
-                    self.transformer, self._sample(), self._loss, prune=self.run_config.held_out.prune
+                    self.transformer, batch, self._loss, prune=self.run_config.held_out.prune, more=more
                 )
                 self.log.write({"kind": "layers", "step": self.step, **asdict(found)})
         self._begun = self._clock()
@@ -85,9 +86,14 @@ class RunTrainer(Trainer):
         self._ends.append(self.mean_loss(self.held_out))
         return {"loss": self._ends[-1]}
 
-    def _sample(self) -> Batch:
-        count = self.run_config.held_out.layer_sequences
-        return Batch(*(None if t is None else t[:count] for t in _tensors(self.held_out[0])))  # type: ignore[arg-type]
+    def _samples(self) -> list[Batch]:
+        """For the measures of layers: as many batches as gradients are averaged over, or as there are."""
+        count, wanted = self.run_config.held_out.layer_sequences, self.run_config.held_out.gradient_batches
+        return [
+            Batch(*(None if t is None else t[start : start + count] for t in _tensors(part)))  # type: ignore[arg-type]
+            for part in self.held_out
+            for start in range(0, len(part.tokens) - count + 1, count)
+        ][:wanted]
 
     def facts(self) -> dict[str, object]:
         """Cost: what a step takes, holds and computes. The median step, since records fall between two steps."""
