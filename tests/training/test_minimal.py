@@ -7,7 +7,6 @@ from normlab.tasks import task
 from normlab.training import TrainConfig, Trainer, cross_entropy
 from normlab.training.minimal import SCHEMES, FastMinimal, attention_rows, entropy, tables, why_not
 
-
 ARMS = (*SCHEMES, "pre_norm(final_norm=false)", "peri_norm(final_norm=false)", "res_norm(final_norm=false)")
 
 

@@ -67,8 +67,8 @@ class TransformerConfig(Config):
     attention_scale: float | None = Field(None, gt=0, description="null: 1/sqrt(head_dim)")
     softmax: Literal["plain", "ssmax", "adaptive", "sparsemax", "top_k"] = Field(
         "plain",
-        description="ssmax: logits times s log n; adaptive: temperature from the entropy; sparsemax: exact zeros, how many is "
-        "learned; top_k: of the largest logits alone",
+        description="ssmax: logits times s log n; adaptive: temperature from the entropy; sparsemax: exact zeros, how many "
+        "is learned; top_k: of the largest logits alone",
     )
     top_k: int = Field(2, ge=1, description="keys that a query looks at where softmax is top_k")
     head_norm: bool = Field(False, description="norm on each head's output")

@@ -114,9 +114,7 @@ RECIPES: dict[str, Recipe] = {
     "residual_scaling": Recipe(
         source="transformers: zaya (its q-k norm belongs to an attention of its own)", shipped="zaya", init_std=0.02
     ),
-    "gated_residual": Recipe(
-        source="transformers: qwen4_exp", shipped="qwen4_exp", init_std=0.02, qk_norm="head"
-    ),
+    "gated_residual": Recipe(source="transformers: qwen4_exp", shipped="qwen4_exp", init_std=0.02, qk_norm="head"),
     "independent_hc": Recipe(source="transformers: hy_v4", shipped="hy_v4", init_std=0.006),
     "laurel": Recipe(
         source="Gemma 3n as shipped in transformers: gemma3n",

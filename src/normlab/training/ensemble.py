@@ -41,8 +41,9 @@ from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program,
 STACK_BELOW = 2_048
 STACK_FROM = 8
 FAST_BELOW = 32_768  # the compiled fast path: beyond it one member fills the cache, and each is better off alone
-SHARED = ("optimizer", "decay_embeddings", "steps", "batch", "length", "schedule", "betas", "eps", "accumulate", "precision", "average", "log_every",
-          "evaluate_every", "evaluate_at", "checkpoint_every", "diverged_above", "patience")  # fmt: skip
+SHARED = ("optimizer", "decay_embeddings", "steps", "batch", "length", "schedule", "betas", "eps", "accumulate",
+          "precision", "average", "log_every", "evaluate_every", "evaluate_at", "checkpoint_every", "diverged_above",
+          "patience")  # fmt: skip
 
 
 @dataclass(frozen=True)

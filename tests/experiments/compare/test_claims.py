@@ -73,10 +73,17 @@ def test_many_claims_on_a_page_make_each_harder():
 
 
 def test_every_claim_is_made():
-    found = record(magnitude=[1.0] * 49, output=[1.0] * 48, gradient_share=[1 / 24] * 24, prune=[2.0 + k for k in range(13)])
+    found = record(
+        magnitude=[1.0] * 49, output=[1.0] * 48, gradient_share=[1 / 24] * 24, prune=[2.0 + k for k in range(13)]
+    )
     names = ("pre_norm", "block_attn_res", "ln_scaling", "mix_norm")
     curve = Curve([1, 2], [2.5, 2.0], 1)
-    more = {"per_seed": {0: found, 1: found}, "at_start": {0: found, 1: found}, "curve": dict.fromkeys(range(3), curve), "period": 3}
+    more = {
+        "per_seed": {0: found, 1: found},
+        "at_start": {0: found, 1: found},
+        "curve": dict.fromkeys(range(3), curve),
+        "period": 3,
+    }
     made = claims({name: row(name, BASE, **more) for name in names}, 24)
     said = " ".join(c.text for c in made)
     for words in ("grows with depth", "put out more", "lean to early", "stay bounded", "are periodic", "spreads gradients",
@@ -180,7 +187,7 @@ COMPARING = ("grow less", "spreads gradients", "widens")
 
 def decided(planted, trials=200):
     rng = random.Random(0)
-    found = {words: 0 for words in COMPARING}
+    found = dict.fromkeys(COMPARING, 0)
     for _ in range(trials):
         (said,) = settle([claims(null_rows(rng, planted), 24)])
         for words in COMPARING:

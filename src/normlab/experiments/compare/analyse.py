@@ -9,6 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 
 from normlab.errors import InputError
 from normlab.experiments.compare.claims import Draft, claims, decay_gaps, settle, shared_seeds
@@ -174,8 +175,24 @@ def _against(own: SchemeRuns, base: SchemeRuns) -> SchemeRow:
         parameters_ratio=own.parameters / base.parameters if base.parameters else 1.0,
         steps_to_baseline=statistics.fmean(there) if there and len(there) == len(reached) else None,
         reached_baseline=(len(there), len(reached)),
+        loss_at_equal_time=_at_equal_time(own),
         decay_gap=DecayGap(paired([gap[-1][1] - gap[0][1] for gap in gaps.values() if len(gap) > 1]), gaps),
     )
+
+
+def _at_equal_time(own: SchemeRuns) -> float | None:
+    """The mean loss at the step where it has trained for as long as the baseline's whole run; None where that is later."""
+    if own.cost is None or own.cost.time < 1 or not own.curve:
+        return None
+    return _mean([_interpolated(curve, curve.step[-1] / own.cost.time) for curve in own.curve.values() if curve.step])
+
+
+def _interpolated(curve: Curve, step: float) -> float | None:
+    points = list(zip(curve.step, curve.loss, strict=True))
+    for (a, before), (b, after) in pairwise(points):
+        if a <= step <= b:
+            return before + (after - before) * (step - a) / (b - a)
+    return points[0][1] if points and step <= points[0][0] else None
 
 
 def _crossing(curve: Curve, target: float) -> float | None:

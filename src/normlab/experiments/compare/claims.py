@@ -53,7 +53,9 @@ class Draft:
             verdict = "confirmed" if self.sign == 0 or test.mean * self.sign > 0 else "refuted"
             if verdict == "confirmed" and self.vain:
                 verdict, reason = "undecided", self.vain
-        return Claim.of(self.text, self.number, self.values, test=test, verdict=verdict, reason=reason, margin=self.margin)
+        return Claim.of(
+            self.text, self.number, self.values, test=test, verdict=verdict, reason=reason, margin=self.margin
+        )
 
 
 def settle(pages: Sequence[Sequence[Draft]]) -> list[list[Claim]]:

@@ -122,7 +122,12 @@ def run_of(request: CompareRequest, arm: Arm, *, lr: float, seed: int, steps: in
     taken = own.model_settings(request.dim, qk_norm=config.demands().qk_norm is None)
     return RunConfig(
         model=TransformerConfig.from_dict(
-            {**shape, **taken, "scheme": config.to_dict(), "tie_embeddings": request.task.embedding(request.dim) is None}
+            {
+                **shape,
+                **taken,
+                "scheme": config.to_dict(),
+                "tie_embeddings": request.task.embedding(request.dim) is None,
+            }
         ),
         task=request.task,
         recipe=request.recipe,

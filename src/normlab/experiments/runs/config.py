@@ -36,7 +36,8 @@ class RunConfig(Config):
     train: TrainConfig = TrainConfig()
     score: HeldOut | ByLength = Field(default=HeldOut(), discriminator="kind")
     recipe: Literal["shared", "authors"] = Field(
-        default="shared", description="authors: each scheme with the embedding, q-k norm, initialisation and decay of its own"
+        default="shared",
+        description="authors: each scheme with the embedding, q-k norm, initialisation and decay of its own",
     )
 
     @model_validator(mode="before")

@@ -83,9 +83,7 @@ def _members(file: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def run_stack(
-    folder: Path, *, device: str = "cpu", quiet: bool = True, until: int | None = None
-) -> list[FinishedRun]:
+def run_stack(folder: Path, *, device: str = "cpu", quiet: bool = True, until: int | None = None) -> list[FinishedRun]:
     """Train the members of the stack in this folder as one program, to their end or to the step `until`."""
     sweep = folder.parent.parent
     places = [sweep / name for name in _members(folder / STACK)]

@@ -195,7 +195,7 @@ CLAIMS = (
         PAPER,
         Difference(TV, "post_norm, sparsemax", f"{NOTHING}, sparsemax", -1, 0.1, at=15),
         evidence="sparse-attention",
-        note="Sparsemax: exact zeros, and training decides how many. Attention to a fixed number of tokens cannot do the task.",
+        note="Sparsemax: exact zeros, and training decides how many. A fixed number of tokens cannot do the task.",
     ),
     Claim(
         "002-19",

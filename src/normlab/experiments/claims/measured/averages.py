@@ -26,7 +26,9 @@ MANY: Options = {
 def many_legal(bench: Bench) -> Findings:
     """24 of 32 tokens are legal at the training length. The knobs are chosen for each seed by the other seeds."""
     found = {
-        name: trained(bench.folder / name.replace(", ", "-").replace(" ", "-"), {**MANY, **knobs}, seeds=len(bench.seeds))
+        name: trained(
+            bench.folder / name.replace(", ", "-").replace(" ", "-"), {**MANY, **knobs}, seeds=len(bench.seeds)
+        )
         for name, knobs in KNOBS.items()
     }
     values = [
@@ -34,9 +36,11 @@ def many_legal(bench: Bench) -> Findings:
         number(TV, _chosen(found, "ema"), "ema"),
         number(TV, _chosen(found, "bema"), "bema"),
     ]
-    for name, one in found.items():
-        for kind in ("ema", "bema"):
-            values.append(number(TV, at_length(rows_of(one, "pre_norm", kind), "tv", 8), f"{kind}, {name}"))
+    values += [
+        number(TV, at_length(rows_of(one, "pre_norm", kind), "tv", 8), f"{kind}, {name}")
+        for name, one in found.items()
+        for kind in ("ema", "bema")
+    ]
     note = "At the training length. Interval and power are chosen for each seed by the mean over the other seeds."
     return Findings(values, settings_of(next(iter(found.values()))), [note], seconds_of(*found.values()))
 
@@ -56,5 +60,7 @@ def few_legal(bench: Bench) -> Findings:
     options = {**TWO_LAYER, **FOUR_TASKS["max-retrieval"], "schemes": ("pre_norm",), "steps": 3000, "schedule": "constant",
                "average_every": 10}  # fmt: skip
     found = trained(bench.folder, options, seeds=len(bench.seeds))
-    values = [number(TV, at_length(rows_of(found, "pre_norm", kind), "tv", 16), kind) for kind in ("raw", "ema", "bema")]
+    values = [
+        number(TV, at_length(rows_of(found, "pre_norm", kind), "tv", 16), kind) for kind in ("raw", "ema", "bema")
+    ]
     return Findings(values, settings_of(found), ["At the training length."], seconds_of(found))

@@ -59,7 +59,12 @@ def seconds_of(*found: LengthGeneralization) -> float:
 def settings_of(found: LengthGeneralization) -> dict[str, str | int | float | bool]:
     config = found.config
     model = {"preset": config.preset, "task": config.task.name, "norm": config.norm, "batch": config.batch}
-    train = {"steps": config.steps, "lr": config.lrs[0], "schedule": config.schedule, "weight_decay": config.weight_decay}
+    train = {
+        "steps": config.steps,
+        "lr": config.lrs[0],
+        "schedule": config.schedule,
+        "weight_decay": config.weight_decay,
+    }
     return {**model, **train, "train_length": config.train_length}
 
 

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
-from normlab.experiments.claims.measured.by_length import at_length, over_lengths, rows_of, seconds_of, settings_of, trained
+from normlab.experiments.claims.measured.by_length import (
+    at_length,
+    over_lengths,
+    rows_of,
+    seconds_of,
+    settings_of,
+    trained,
+)
 from normlab.experiments.claims.measured.set_complement import NOTHING, TV, arms
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, NOTHING_BEHIND, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
@@ -78,13 +85,22 @@ def widths(bench: Bench) -> Findings:
             found = _narrow(bench, task, dim)
             runs.append(found)
             length = found.config.train_length
-            values.append(number(f"{TV} by width on {WORDS[task]}", at_length(rows_of(found, "pre_norm"), "tv", length), arm))
+            values.append(
+                number(f"{TV} by width on {WORDS[task]}", at_length(rows_of(found, "pre_norm"), "tv", length), arm)
+            )
     notes = ["At the training length; four heads of width 4 at every d."]
     return Findings(values, settings_of(runs[0]), notes, seconds_of(*runs))
 
 
 def _narrow(bench: Bench, task: str, dim: int) -> LengthGeneralization:
-    options = {**TWO_LAYER, **FOUR_TASKS[task], "schemes": ("pre_norm",), "steps": 3000, "dims": (dim,), "head_dims": (4,)}
+    options = {
+        **TWO_LAYER,
+        **FOUR_TASKS[task],
+        "schemes": ("pre_norm",),
+        "steps": 3000,
+        "dims": (dim,),
+        "head_dims": (4,),
+    }
     return trained(bench.folder / f"{task}-d{dim}", options, seeds=len(bench.seeds))
 
 

@@ -49,8 +49,10 @@ def seven_arms(bench: Bench) -> Findings:
     pre = rows_of(found, "pre_norm")
     bias = [i / g for i, g in zip(at_length(pre, "imbalance", 12), at_length(pre, "gap", 12), strict=True)]
     measurements.append(number("imbalance over gap beyond the training length", bias, "pre_norm"))
-    notes = [f"Trained to length {TRAIN} of 16 tokens; 'twice the length' is {LONG}, the longest input that exists. Bias is "
-             "taken at 12: at 15 one token is legal, and nothing can be biased."]
+    notes = [
+        f"Trained to length {TRAIN} of 16 tokens; 'twice the length' is {LONG}, the longest input that exists. Bias is "
+        "taken at 12: at 15 one token is legal, and nothing can be biased."
+    ]
     return Findings(measurements, settings_of(found), notes, seconds_of(found))
 
 
@@ -98,9 +100,7 @@ def weight_decay(bench: Bench) -> Findings:
 def norm_kinds(bench: Bench) -> Findings:
     options = {**MINIMAL_16, "steps": STEPS, "schemes": ("post_norm",)}
     kinds = ("layernorm", "dyt", "l2")
-    found = {
-        kind: trained(bench.folder / kind, {**options, "norm": kind}, seeds=len(bench.seeds)) for kind in kinds
-    }
+    found = {kind: trained(bench.folder / kind, {**options, "norm": kind}, seeds=len(bench.seeds)) for kind in kinds}
     plain = arms(bench)
     values = [over_lengths(plain, NOTHING_BEHIND, metric="tv", name=TV, arm=NOTHING)]
     values.append(over_lengths(plain, "post_norm", metric="tv", name=TV, arm="post_norm, rmsnorm"))
@@ -118,7 +118,9 @@ def sparse_attention(bench: Bench) -> Findings:
     for scheme in (NOTHING_BEHIND, "post_norm"):
         arm = f"{NAMES.get(scheme, scheme)}, sparsemax"
         values.append(over_lengths(found, scheme, metric="tv", name=TV, arm=arm, fix="sparsemax"))
-        entropy = over_lengths(found, scheme, metric="attention_entropy", name="attention entropy", arm=arm, fix="sparsemax")
+        entropy = over_lengths(
+            found, scheme, metric="attention_entropy", name="attention entropy", arm=arm, fix="sparsemax"
+        )
         values.append(entropy)
     return Findings(values, settings_of(found), seconds=seconds_of(found))
 
