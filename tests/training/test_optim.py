@@ -74,7 +74,7 @@ def test_muon_is_missing_in_an_older_torch(monkeypatch):
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(UnsupportedError, match="has no Muon"):
         optim.muon_and_adamw(small(), lr=0.1)
-    with pytest.raises(UnsupportedError, match="no Muon|no branches"):
+    with pytest.raises(UnsupportedError, match="has no"):
         optim.muon_and_adamw(nn.Linear(2, 2), lr=0.1)
 
 

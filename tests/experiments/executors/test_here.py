@@ -7,8 +7,9 @@ from normlab.training.record import read_log
 
 
 def asked():
-    return LengthgenRequest(task=task("set_complement", vocab=8), schemes=("pre_norm(final_norm=False)", "post_norm"), seeds=1,
-                            train_length=4, test_lengths=(4, 7), test_count=8, steps=20, batch=4, evaluate_at=(5,))  # fmt: skip
+    arms = ("pre_norm(final_norm=False)", "post_norm")
+    sizes = {"train_length": 4, "test_lengths": (4, 7), "test_count": 8, "steps": 20, "batch": 4, "seeds": 1}
+    return LengthgenRequest(task=task("set_complement", vocab=8), schemes=arms, evaluate_at=(5,), **sizes)
 
 
 def test_all_runs_get_to_a_step_before_one_goes_on(tmp_path):
