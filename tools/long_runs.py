@@ -15,8 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from normlab.experiments.claims.measured.four_tasks import ON_THE_WAY, options_of
+from normlab.experiments.compare.presets import preset as ladder
+from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.executors.here import HereExecutor
-from normlab.experiments.lengthgen.presets import preset
+from normlab.experiments.lengthgen.presets import FOUR_TASKS, preset
 from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.protocol import experiment
 from normlab.experiments.request import Request
@@ -36,15 +39,27 @@ def lengthgen(name: str, part: str) -> LengthgenRequest:
     return LengthgenRequest(**preset(name).options(part))  # type: ignore[arg-type]
 
 
+def compare(name: str) -> CompareRequest:
+    return CompareRequest(**ladder(name))  # type: ignore[arg-type]
+
+
 def slices() -> Iterator[Slice]:
     million = lengthgen("million-steps", "vocab-16")
     for step in (10_000, 30_000, 100_000):
         yield Slice("set-complement-1m", million, step)
+    yield Slice("ladder-small", compare("ladder-small"))
+    # The folder is that of the claims: `normlab claims run 002-03 --out RUNS/claims-length` reads these runs.
+    tasks = {task: LengthgenRequest(**{**options_of(task), "seeds": 8}) for task in FOUR_TASKS}  # type: ignore[arg-type]
+    for step in (*ON_THE_WAY, None):
+        for task, request in tasks.items():
+            yield Slice(f"claims-length/benchmark-tasks/{task}", request, step)
+    yield Slice("ladder-12", compare("ladder"))
     yield Slice("set-complement-1m", million, 300_000)
     wide = lengthgen("million-steps", "vocab-32")
     yield Slice("set-complement-v32", wide, 30_000)
     yield Slice("set-complement-1m", million)
     yield Slice("set-complement-v32", wide)
+    yield Slice("ladder-24", compare("ladder-24"))
 
 
 def carry_out(part: Slice, runs: Path) -> None:

@@ -23,13 +23,13 @@ WORDS = {"set-complement": "set complement", "max-retrieval": "maximum retrieval
 TWICE = {"set-complement": 11, "max-retrieval": 64, "dyck": 32, "tomita": 32}
 """The tested length that is nearest to twice the training length, and beyond it; retrieval is tested at four times."""
 STEPS = 10_000
-LADDER = (2000, 4000, 7000)
+ON_THE_WAY = (2000, 4000, 7000)
 
 
 def options_of(task: str) -> Options:
     """Two layers, 10,000 steps, scored on the way."""
     return {**TWO_LAYER, **FOUR_TASKS[task], "schemes": SCHEMES, "positions": ("nope",), "steps": STEPS,
-            "evaluate_at": LADDER}  # fmt: skip
+            "evaluate_at": ON_THE_WAY}  # fmt: skip
 
 
 def task_runs(bench: Bench, task: str) -> LengthGeneralization:
