@@ -11,13 +11,14 @@ from normlab.experiments.claims.evidence import curve, number
 from normlab.experiments.claims.measured.by_length import (
     at_length,
     over_lengths,
+    reached,
     rows_of,
     seconds_of,
     settings_of,
     table,
     trained,
 )
-from normlab.experiments.lengthgen.presets import MINIMAL_16, NOTHING_BEHIND, SEVEN_ARMS
+from normlab.experiments.lengthgen.presets import MINIMAL_16, NOTHING_BEHIND, SEVEN_ARMS, preset
 from normlab.experiments.lengthgen.result import LengthGeneralization
 from normlab.theory.set_complement import Construction, balance
 
@@ -127,5 +128,21 @@ def sparse_attention(bench: Bench) -> Findings:
     return Findings(values, settings_of(found), seconds=seconds_of(found))
 
 
-def million_folder(bench: Bench) -> Path:
-    return bench.folder.parent / "set-complement-1m"
+@measure("million-steps", seeds=5, seconds=4500)
+def million_steps(bench: Bench) -> Findings:
+    """As far as the runs have come in the folder beside; hours if they are to end."""
+    options = preset("million-steps").options("vocab-16")
+    found = reached(_beside(bench, "set-complement-1m"), options, seeds=len(bench.seeds))
+    values = []
+    for scheme in SEVEN_ARMS:
+        values.append(over_lengths(found, scheme, metric="tv", name=TV, arm=NAMES.get(scheme, scheme)))
+        averaged = table(rows_of(found, scheme, "ema"), "tv")
+        lengths = found.config.test_lengths
+        values.append(curve(f"{TV}, EMA", lengths, averaged, NAMES.get(scheme, scheme), axis="length"))
+    return Findings(values, settings_of(found), [found.note], 22_500.0 * found.step / found.config.steps)
+
+
+def _beside(bench: Bench, name: str) -> Path:
+    """The long runs lie beside the folder of all claims where there are any, else inside it."""
+    outer = bench.folder.parent.parent / name
+    return outer if outer.exists() else bench.folder.parent / name
