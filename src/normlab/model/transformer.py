@@ -54,7 +54,7 @@ class Transformer(nn.Module):
         """Fill every parameter and buffer; call it after `to_empty` when the model was built on the meta device."""
         self.scheme.init_weights()
         for table in self.token_tables():
-            nn.init.normal_(table, std=self.config.init_std)
+            nn.init.normal_(table, std=self.config.std_of_embedding)
         if self.position is not None:
             nn.init.normal_(self.position.weight, std=self.config.init_std)
         for site, branch in zip(self.sites, self.branches, strict=True):
@@ -78,7 +78,7 @@ class Transformer(nn.Module):
         """Embed tokens by a module whose `weight` has rows of the width, filled like a table; not with a tied head."""
         if self.head is None:
             raise ConfigError("tie_embeddings: a head cannot be tied to an embedding that is no table; give false")
-        nn.init.normal_(cast(Tensor, embedding.weight), std=self.config.init_std)
+        nn.init.normal_(cast(Tensor, embedding.weight), std=self.config.std_of_embedding)
         self.embedding = cast(Embedding, embedding)
         self.scheme.after_step_(self)
 

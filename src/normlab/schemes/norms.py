@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from normlab.schemes.depth_kernels import threads_for, usable
 
-NormKind = Literal["rmsnorm", "layernorm", "dyt", "derf"]
+NormKind = Literal["rmsnorm", "layernorm", "dyt", "derf", "l2"]
 
 
 class RMSNorm(nn.Module):
@@ -107,6 +107,23 @@ class _RMSNorm(torch.autograd.Function):
         return dx.to(x.dtype), dg.to(weight.dtype), None
 
 
+class L2Norm(nn.Module):
+    """g x / sqrt(|x|^2 + eps): RMSNorm without the factor sqrt(d)."""
+
+    def __init__(self, dim: int, *, eps: float) -> None:
+        super().__init__()
+        self.dim, self.eps = dim, eps
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        exact = precise(x)
+        return (exact * torch.rsqrt(exact.square().sum(-1, keepdim=True) + self.eps) * precise(self.weight)).to(x.dtype)
+
+
 class LayerNorm(nn.Module):
     """g (x - mean(x)) / sqrt(var(x) + eps) + b  (Ba, Kiros and Hinton 2016)."""
 
@@ -177,6 +194,8 @@ def make_norm(kind: NormKind, dim: int, *, eps: float) -> nn.Module:
         return LayerNorm(dim, eps=eps)
     if kind == "derf":
         return DynamicErf(dim)
+    if kind == "l2":
+        return L2Norm(dim, eps=eps)
     return DynamicTanh(dim)
 
 
