@@ -27,6 +27,7 @@ _EXPORTS = {
     "compare": "normlab.experiments.api",
     "stability": "normlab.experiments.api",
     "lengthgen": "normlab.experiments.api",
+    "claims": "normlab.experiments.claims.book",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from normlab.experiments.api import compare as compare
     from normlab.experiments.api import lengthgen as lengthgen
     from normlab.experiments.api import stability as stability
+    from normlab.experiments.claims.book import claims as claims
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
     from normlab.model.cost import Cost as Cost
