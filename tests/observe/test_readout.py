@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import normlab as nl
-from normlab.observe.readout import explained, final_shares, readouts
-from normlab.schemes import DepthMixing
+from normlab.errors import UnsupportedError
+from normlab.observe.portrait import walk
+from normlab.observe.readout import explained, final_contributions, final_shares, layer_shares, readouts
 
 
 def normal(*shape, seed=0):
@@ -66,19 +67,30 @@ def test_planted_silent_layers_can_be_read_out():
 
 def test_shares_by_hand():
     e = torch.eye(3, dtype=torch.float64)
-    sources = torch.stack([2 * e[0], e[1], e[2]])[:, None, None, :]
-    weights = torch.tensor([1.0, 1.0, 2.0], dtype=torch.float64).view(1, 1, 1, 3)
-    found = final_shares(DepthMixing(weights, torch.zeros(1, 1, 1, 3), sources))
+    found = final_shares(torch.stack([2 * e[0], e[1], 2 * e[2]])[None, None])
     assert found.largest == pytest.approx(4 / 9)  # squares 4, 1, 4
     assert found.effective == pytest.approx(25 / 9)  # sizes 2, 1, 2 of 5
     assert found.sources == 3
 
 
-def test_shares_of_a_model_add_up_to_the_last_read():
+@pytest.mark.parametrize("scheme", ["pre_norm", "post_norm", "attn_res", "block_attn_res(blocks=2)"])
+def test_contributions_of_a_model_add_up_to_the_last_read(scheme):
     tokens = torch.randint(64, (2, 8), generator=torch.Generator().manual_seed(1))
-    for scheme in ("pre_norm", "post_norm", "attn_res"):
-        parts = model_of(scheme).depth_mixing_parts(tokens)
-        assert parts.error < 1e-6
-        found = final_shares(parts)
-        assert 1 / found.sources <= found.largest <= 1.5
-        assert 1 <= found.effective <= found.sources
+    model = model_of(scheme)
+    with torch.no_grad():
+        for parameter in model.scheme.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    found = final_contributions(model, tokens)
+    end = walk(model, lambda: model.features(tokens)).reads[-1]
+    assert torch.allclose(found.sum(2), end, atol=1e-10)
+    shares = final_shares(found)
+    assert shares.sources == 9
+    assert 1 / 9 <= shares.largest
+    assert 1 <= shares.effective <= 9
+    embedding = torch.einsum("btd,btd->bt", found[:, :, 0], found.sum(2)) / end.square().sum(-1)
+    assert torch.allclose(layer_shares(found, 4).sum(-1) + embedding, torch.ones(2, 8, dtype=torch.float64))
+
+
+def test_schemes_without_such_a_sum():
+    with pytest.raises(UnsupportedError, match="ngpt"):
+        final_contributions(model_of("ngpt"), torch.zeros(1, 2, dtype=torch.long))

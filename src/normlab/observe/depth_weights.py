@@ -32,8 +32,12 @@ def sources_of(model: Transformer, tokens: Tensor) -> Tensor:
 class Dominance:
     """Over all reads with two sources or more, each of their sources in turn, and all tokens."""
 
+    plain: float
+    """Mean weight of a source as it is: one over the number of sources, averaged over reads."""
+    scaled: float
+    """Mean weight of a source that alone has become larger."""
     moved: float
-    """Mean change of the source's weight when it is scaled."""
+    """Mean change of a source's weight, up or down."""
     dominant: float
     """Share of cases in which the scaled source takes more than nine tenths of the weight; minus the same unscaled."""
 
@@ -44,7 +48,7 @@ def dominance(model: Transformer, tokens: Tensor, *, scale: float = 100.0) -> Do
     scheme, sources = depth_attention(model), sources_of(model, tokens)
     if not scheme.single:
         raise UnsupportedError("sources of blocks are sums: measure dominance on attn_res (Full)")
-    moved, taken, before = [], [], []
+    plains, scaled, moved, taken, before = [], [], [], [], []
     for read in range(1, len(scheme.frame.sites) + 1):
         values = sources[: read + 1]
         plain = torch.softmax(scheme.logits(values, read), 0).mean(-1)
@@ -52,11 +56,14 @@ def dominance(model: Transformer, tokens: Tensor, *, scale: float = 100.0) -> Do
             larger = values.clone()
             larger[i] *= scale
             weight = torch.softmax(scheme.logits(larger, read), 0).mean(-1)[i]
+            plains.append(plain[i].mean())
+            scaled.append(weight.mean())
             moved.append((weight - plain[i]).abs().mean())
             taken.append((weight > DOMINANT).double().mean())
             before.append((plain[i] > DOMINANT).double().mean())
     change = torch.stack(taken).mean() - torch.stack(before).mean()
-    return Dominance(float(torch.stack(moved).mean()), float(change))
+    means = [float(torch.stack(values).mean()) for values in (plains, scaled, moved)]
+    return Dominance(*means, float(change))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normlab.errors import UnsupportedError
 from normlab.model import Transformer
 from normlab.observe.portrait import walk
-from normlab.schemes import DepthMixing
 
 
 def explained(features: Tensor, target: Tensor, *, ridge: float = 1e-6) -> float:
@@ -51,14 +51,42 @@ class FinalShares:
     sources: int
 
 
-def final_shares(parts: DepthMixing) -> FinalShares:
-    """`parts` of `Transformer.depth_mixing_parts`."""
-    weights = parts.matrix[:, :, -1].double()  # batch, time, sources
-    contributions = torch.einsum("bts,sbtd->btsd", weights, parts.sources.double())
+def final_shares(contributions: Tensor) -> FinalShares:
+    """Of [batch, time, sources, dim], see `final_contributions`."""
     whole = contributions.sum(2)
     shares = torch.einsum("btsd,btd->bts", contributions, whole) / whole.square().sum(-1, keepdim=True)
     sizes = contributions.norm(dim=-1)
     sizes = sizes / sizes.sum(-1, keepdim=True)
     return FinalShares(
-        float(shares.amax(-1).mean()), float((1 / sizes.square().sum(-1)).mean()), int(weights.shape[-1])
+        float(shares.amax(-1).mean()), float((1 / sizes.square().sum(-1)).mean()), int(contributions.shape[2])
     )
+
+
+def layer_shares(contributions: Tensor, layers: int) -> Tensor:
+    """[batch, time, layers]: <c_l, h> / |h|^2 with c_l what the branches of layer l contribute together.
+
+    With the embedding's share, which is left out here, they add up to 1.
+    """
+    whole = contributions.sum(2)
+    by_layer = contributions[:, :, 1:].unflatten(2, (layers, -1)).sum(3)
+    return torch.einsum("btld,btd->btl", by_layer, whole) / whole.square().sum(-1, keepdim=True)
+
+
+@torch.no_grad()
+def final_contributions(model: Transformer, tokens: Tensor) -> Tensor:
+    """[batch, time, sources, dim]: what the embedding and each branch contribute to what the head reads, before its norm.
+
+    They add up to it. A norm on the stream (Post-Norm) scales all that came before it alike: by its gain over the rms.
+    """
+    if model.scheme.not_linear is None:
+        parts = model.depth_mixing_parts(tokens)
+        return torch.einsum("bts,sbtd->btsd", parts.matrix[:, :, -1].double(), parts.sources.double())
+    seen = walk(model, lambda: model.features(tokens))
+    norms = getattr(model.scheme, "out", ())
+    if len(seen.summed) != len(seen.outputs) or model.config.norm != "rmsnorm" or seen.embedding is None:
+        raise UnsupportedError(f"{model.config.scheme.name} with {model.config.norm} does not tell what each branch adds")
+    found = seen.embedding.double()[None]
+    for v, summed, norm in zip(seen.sources[1:], seen.summed, norms, strict=True):
+        found = torch.cat([found, v.double()[None]])
+        found = found * norm.weight.double() * torch.rsqrt(summed.double().square().mean(-1, keepdim=True) + norm.eps)
+    return found.permute(1, 2, 0, 3)

@@ -7,7 +7,7 @@ map found best for it. Step 0 is not stored: a run's config builds it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from normlab.errors import InputError
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import prepare
-from normlab.experiments.runs.records import FinishedRun, read_run
+from normlab.experiments.runs.records import FinishedRun
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.runs.trainer import run_folder
 from normlab.experiments.shapes import run_name
@@ -31,10 +31,9 @@ SEEDS = 5
 PRE, POST, FULL, BLOCK, NO_KEY_NORM = (
     "pre_norm", "post_norm", "attn_res", "block_attn_res(blocks=4)", "attn_res(key_norm=false)",
 )  # fmt: skip
-ARMS = (PRE, BLOCK, FULL, POST, NO_KEY_NORM)
+ARMS = (PRE, POST, FULL, BLOCK)
 NULL_SEEDS = 20
-WARMUPS = (0, 50, 150, 500, 1000)
-PRE_WARMUPS = (0, 150, 500)
+WARMUPS = (0, 20, 60, 120, 240)
 
 
 @dataclass(frozen=True)
@@ -86,35 +85,61 @@ def null_models() -> dict[str, RunConfig]:
 
 
 def warmup_models() -> dict[str, RunConfig]:
-    """Post-Norm and Pre-Norm over warm-up lengths, in the setting of the stored map: constant rates, 1500 steps of 8 x 32."""
-    score = HeldOut(validations=30, curve_sequences=64, sequences=256, layers=(), prune=False)
+    """Post-Norm and Pre-Norm over warm-up lengths at 6 layers: constant rates, 400 steps of 8 x 32."""
+    score = HeldOut(validations=40, curve_sequences=32, sequences=256, layers=(), prune=False)
     found = {}
     for seed in range(SEEDS):
-        for scheme, lr, warmups in ((POST, 6e-4, WARMUPS), (PRE, 2.4e-3, PRE_WARMUPS)):
-            for warmup in warmups:
+        for scheme, lr in ((POST, 2e-3), (PRE, 4e-3)):  # the best rates of the stored map of 6 layers
+            for warmup in WARMUPS:
                 train = TrainConfig(
-                    steps=1500, batch=8, length=32, seed=seed, lr=lr, log_every=1, checkpoint_every=1500,
+                    steps=400, batch=8, length=32, seed=seed, lr=lr, log_every=10, checkpoint_every=400,
                     schedule=Schedule(kind="constant", warmup=warmup),
                 )  # fmt: skip
-                found[f"{run_name(scheme, DEPTH, lr, seed)}-w{warmup}"] = RunConfig(
-                    model=model_config(scheme), task=Text(), train=train, score=score
+                found[f"{run_name(scheme, 6, lr, seed)}-w{warmup}"] = RunConfig(
+                    model=model_config(scheme, depth=6), task=Text(), train=train, score=score
                 )
     return found
+
+
+def key_models() -> dict[str, RunConfig]:
+    """Attention Residuals with a norm on the keys and without: 6 layers, long enough for the queries to be learned."""
+    score = HeldOut(validations=1, sequences=64, layers=(), prune=False)
+    found = {}
+    for seed in range(SEEDS):
+        for scheme in (FULL, NO_KEY_NORM):
+            train = TrainConfig(
+                steps=300, batch=8, length=32, seed=seed, lr=USUAL.lr, log_every=10, checkpoint_every=300,
+                schedule=Schedule(kind="wsd", warmup=30),
+            )  # fmt: skip
+            found[run_name(scheme, 6, USUAL.lr, seed)] = RunConfig(
+                model=model_config(scheme, depth=6), task=Text(), train=train, score=score
+            )
+    return found
+
+
+def key_null_models() -> dict[str, RunConfig]:
+    """Many seeds of the one with a norm on the keys, trained for a moment."""
+    first = next(iter(key_models().values()))
+    brief = first.train.replace(steps=60, schedule=Schedule(kind="wsd", warmup=6))
+    seeds = range(100, 100 + NULL_SEEDS)
+    return {run_name(FULL, 6, USUAL.lr, s): first.replace(train=brief.replace(seed=s)) for s in seeds}
 
 
 PLANS: dict[str, Callable[[], dict[str, RunConfig]]] = {
     "models": shared_models,
     "null": null_models,
     "warmup": warmup_models,
+    "keys": key_models,
+    "keys-null": key_null_models,
 }
 
 
-def train(folder: Path, plan: str, *, quiet: bool = True) -> list[FinishedRun]:
+def train(folder: Path, plan: str, *, only: Callable[[RunConfig], bool] = lambda _: True) -> list[FinishedRun]:
     """Bring the runs of a plan to their end, one after the other; what is done costs nothing."""
     found = []
     for name, config in PLANS[plan]().items():
-        place = prepare(folder / plan / name, config)
-        found += run_folder(place, quiet=quiet)
+        if only(config):
+            found += run_folder(prepare(folder / plan / name, config))
     return found
 
 
@@ -130,16 +155,11 @@ class Pair:
     run: FinishedRun
 
 
-def finished(folder: Path, plan: str) -> list[FinishedRun]:
-    """The runs of a plan that have ended, in its order."""
-    found = [read_run(folder / plan / name) for name in PLANS[plan]()]
-    return [run for run in found if run is not None]
-
-
-def pairs(folder: Path, plan: str, scheme: str) -> Iterator[Pair]:
-    """The networks of one scheme, seed by seed; a diverged run has none."""
-    for run in finished(folder, plan):
-        if label(run.config.model.scheme) == label(parse_scheme(scheme)) and run.summary.status == "finished":
+def pairs(folder: Path, plan: str, scheme: str, *, seeds: Sequence[int]) -> Iterator[Pair]:
+    """The networks of one scheme, seed by seed, trained where they are not yet there. A diverged run has none."""
+    wanted = label(parse_scheme(scheme))
+    for run in train(folder, plan, only=lambda c: label(c.model.scheme) == wanted and c.train.seed in seeds):
+        if run.summary.status == "finished":
             yield Pair(scheme, run.seed, run.config.build().eval(), load_trained(run).eval(), run)
 
 
