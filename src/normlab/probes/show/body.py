@@ -81,7 +81,7 @@ def flagged(d: Diagnosis) -> dict[int, str]:
 
 def marks(d: Diagnosis) -> list[dict[str, object]]:
     """Flagged layers, to lay behind any picture over depth."""
-    return marked(flagged(d), name="flagged layers")
+    return marked(flagged(d))
 
 
 def picture(d: Diagnosis) -> tuple[Figure, int]:
@@ -91,6 +91,6 @@ def picture(d: Diagnosis) -> tuple[Figure, int]:
     away = depth / 16  # of the ends, whose names take room
     inner = {i + 1: str(i) for i in every_so_many(depth) if away <= i + 1 <= depth + 1 - away}
     drawn = status(body.fares, {0: "in", **inner, depth + 1: "out"}, said=body.said)
-    drawn["layout"]["xaxis"]["title"] = {"text": "layer (in: embedding, out: final norm, head and loss)"}
+    drawn["layout"]["xaxis"]["title"] = {"text": "layer"}
     drawn["layout"]["margin"] = {"t": 40}
     return drawn, 120 + 34 * len(body.fares)

@@ -177,9 +177,11 @@ def lengths(diagnoses: Sequence[Diagnosis]) -> Figure | None:
     }
     for number, d in enumerate(d for d in diagnoses if len(d.lengths) > 1):
         sizes = [row.length for row in d.lengths]
-        for dash, (label, value) in zip(("solid", "dot"), lines.items(), strict=False):
-            name = label if len(diagnoses) == 1 else f"{d.name}: {label}"
-            data.append(line(sizes, [value(row) for row in d.lengths], name, number, mode="lines+markers", dash=dash))
+        for order, (label, value) in enumerate(lines.items()):
+            alone = len(diagnoses) == 1
+            name, colour = (label, order) if alone else (f"{d.name}: {label}", number)
+            style = {"mode": "lines+markers", "dash": "solid" if alone else _DASHES[order]}
+            data.append(line(sizes, [value(row) for row in d.lengths], name, colour, **style))
     if not data:
         return None
     if len(diagnoses) == 1:

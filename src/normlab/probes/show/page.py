@@ -54,7 +54,10 @@ def answer(page: Page, d: Diagnosis, *, titled: bool) -> None:
         page.html(f"<h3>{html.escape(d.name)}</h3>")
     page.text(d.headline, style={"bad": "bad lead", "warn": "warn lead"}.get(d.worst or "", "good lead"))
     drawn, height = body.picture(d)
-    caption = f"The body of {d.name}: each column is a layer, each row a subject of which something is said."
+    caption = (
+        f"The body of {d.name}: each column is a layer, each row a subject of which something is said. "
+        "In: the embedding; out: final norm, head and loss."
+    )
     page.figure(drawn, caption=caption, height=height, label=f"{caption} {d.headline}")
     if sentence := loss_sentence(d):
         page.text(sentence)

@@ -130,7 +130,7 @@ def identity(d: Diagnosis) -> str:
 def _verdicts(d: Diagnosis, width: int) -> list[str]:
     lines: list[str] = []
     for verdict in d.verdicts:
-        title = f"{MARK[verdict.severity]} {verdict_name(verdict)} ({verdict.id}): {verdict.title}"
+        title = f"{MARK[verdict.severity]} {verdict_name(verdict)}: {verdict.title}"
         lines += _wrap(title, " " * 8, width)
         for label, text in (("normal", verdict.normal), ("why", verdict.why), ("try", verdict.advice)):
             lines += _wrap(f"        {label}: {text}", " " * 12, width)
