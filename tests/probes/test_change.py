@@ -78,7 +78,7 @@ def test_the_sentence_says_the_numbers(change):
     assert change.headline.startswith("The loss")
     assert f"{change.loss.before:.3f}" in change.headline
     most = max(change.layers, key=lambda row: row.drift)
-    assert f"layer {most.layer} by {100 * most.drift:.3g} %" in change.headline
+    assert f"layer {most.layer} moved most (by {100 * most.drift:.3g} % of its size" in change.headline
     assert "new: " in change.headline
     assert change.outstanding == (1,)
 

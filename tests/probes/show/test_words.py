@@ -16,8 +16,3 @@ def test_names_are_words_and_differ():
     assert words.branch("ffn") == "FFN"
     assert words.branch("cross_attention") == "cross-attention"
     assert words.subject("final_norm") == "final norm"
-
-
-def test_the_words_belong_to_verdicts_and_columns_that_exist():
-    assert set(words._VERDICTS) <= set(TEXTS)
-    assert set(words._COLUMNS) <= {field.name for field in fields(LayerRow)}

@@ -52,8 +52,9 @@ def _moved_words(change: Change) -> str:
         return f"no layer changed, {outside.name} did, by {_percent(outside.drift)} of its size"
     inner = f"above all its {most.most} ({_percent(most.most_drift)})"
     if change.outstanding:
+        which = "" if len(change.outstanding) == 1 else f"layer {most.layer} "
         return (
-            f"{listed(change.outstanding)} moved most (layer {most.layer} by {_percent(most.drift)} of its size, {inner}; "
+            f"{listed(change.outstanding)} moved most ({which}by {_percent(most.drift)} of its size, {inner}; "
             f"the median layer by {_percent(change.usual)})"
         )
     least = min(change.layers, key=lambda row: row.drift)
@@ -88,14 +89,13 @@ def as_text(change: Change, *, width: int = WIDTH) -> str:
         _layer_table(change, width),
         _weight_table(change, width),
         compare_text([change.before, change.after], width=width).splitlines(),
-        [
-            piece
-            for d in (change.before, change.after)
-            for note in d.notes
-            for piece in textwrap.wrap(f"note: {note}", width)
-        ],
+        [piece for note in _notes(change) for piece in textwrap.wrap(f"note: {note}", width)],
     ]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+def _notes(change: Change) -> list[str]:
+    return list(dict.fromkeys((*change.before.notes, *change.after.notes)))
 
 
 def _bodies(change: Change, width: int) -> list[str]:

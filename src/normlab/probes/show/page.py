@@ -84,11 +84,11 @@ def growth_sentence(d: Diagnosis) -> str:
     """The fitted exponents beside those that theory gives."""
     measured, predicted = d.summary.growth_exponent, d.theory.growth_exponent
     theory = "theory is silent on this placement" if predicted is None else f"random weights predict {predicted:.3g}"
-    text = f"{d.name}: the median token's norm grows as layer^{_number(measured)} ({theory})"
+    text = f"{d.name}: the median token's norm goes as layer^{_number(measured)} ({theory})"
     if d.lengths and len(d.lengths) > 1:
         weight, output = d.summary.max_weight_exponent, d.summary.output_exponent
         text += (
-            f"; the largest attention weight falls as length^{_number(weight)} (-1 if attention only averages) and the "
+            f"; the largest attention weight goes as length^{_number(weight)} (-1 if attention only averages) and the "
             f"output of attention goes as length^{_number(output)} (-0.5 if it averages independent values)"
         )
     return text + "."
