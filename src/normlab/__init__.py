@@ -18,6 +18,7 @@ _EXPORTS = {
     "Transformer": "normlab.model",
     "TransformerConfig": "normlab.model",
     "diagnose": "normlab.probes.diagnose",
+    "diagnose_change": "normlab.probes.change",
     "Monitor": "normlab.probes.monitor",
     "EMA": "normlab.training",
     "BEMA": "normlab.training",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from normlab.model.cost import Cost as Cost
     from normlab.model.cost import cost as cost
     from normlab.model.pipeline import Pipeline as Pipeline
+    from normlab.probes.change import diagnose_change as diagnose_change
     from normlab.probes.diagnose import diagnose as diagnose
     from normlab.probes.monitor import Monitor as Monitor
     from normlab.schemes import SCHEMES as SCHEMES
