@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normlab.probes.measure.table import plain
+from normlab.probes.measure.table import flat, plain
 from normlab.probes.show import figures
 from normlab.probes.show.text import identity
 from normlab.report import Page
@@ -43,7 +43,11 @@ def build(diagnoses: Sequence[Diagnosis]) -> Page:
     page.heading("Layers")
     _picker(page, diagnoses)
     for d in diagnoses:
-        page.table(plain(d.layers), name=f"layers-{_file(d.name)}", caption=f"{d.name}: every number of every layer")
+        page.table(
+            [flat(row) for row in d.layers],
+            name=f"layers-{_file(d.name)}",
+            caption=f"{d.name}: every number of every layer",
+        )
     page.heading("How it was measured")
     for d in diagnoses:
         _method(page, d)
@@ -158,7 +162,7 @@ def _picker(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
         for m, d in enumerate(diagnoses)
         for i in range(len(d.layers))
     )
-    data = script_json([[_pretty(row) for row in plain(d.layers)] for d in diagnoses])
+    data = script_json([[_pretty(row) for row in map(flat, d.layers)] for d in diagnoses])
     page.html(
         '<p><label for="layer-pick">One layer: </label>'
         f'<select id="layer-pick">{options}</select></p><dl id="layer-card" class="card" aria-live="polite"></dl>'
