@@ -96,6 +96,11 @@ def check(config: SchemeConfig, body: Anatomy) -> None:
         raise UnsupportedError(
             f"inner={config.inner}: in a swapped model the norms around a branch are the model's own; leave inner out"
         )
+    if isinstance(config, PlacementConfig) and callable(config.row.c) and not all(place.pre for place in body.places):
+        raise UnsupportedError(
+            f"{config.name} scales what the norm in front of a branch returns, and this model ({body.placement}) has no "
+            "norm there"
+        )
     config.check(body.sites)
 
 
