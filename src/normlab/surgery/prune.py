@@ -82,30 +82,48 @@ def prune(
     `from_` is a diagnosis with skips: its order is taken. `batches` are what losses are measured on; healing trains on
     others. Chosen one by one: each choice is made without the layers chosen before.
     """
-    if is_swapped(model):
-        raise UnsupportedError("this model is swapped; nl.fold it, prune it, and swap it again")
-    body = anatomy(model)
-    depth = len(body.layers)
+    chosen: tuple[Choice, ...] = ()
+    if layers is None:
+        chosen = choose(model, batches, from_=from_, most=most, max_loss=max_loss)
+        layers = [choice.layer for choice in chosen]
+    body = _operable(model)
+    removed = _checked(layers, len(body.layers))
+    shown = probe_batches(model, batches)
+    loss = None if batches is None else pick("auto", model, shown[0])
+    if heal is not None and loss is None:
+        raise InputError("healing is judged by the loss on text that it does not train on: pass batches=")
+    with _evaluating(model):
+        return _prune(body, removed, shown, loss=loss, chosen=chosen, how=heal)
+
+
+def choose(
+    model: Any, batches: object, *, from_: Any = None, most: int | None = None, max_loss: float | None = None
+) -> tuple[Choice, ...]:
+    """Layers that the loss misses least, one by one, each without those chosen before."""
+    body = _operable(model)
+    wanted = _wanted(most, max_loss, len(body.layers))
     shown = probe_batches(model, batches)
     loss = pick("auto", model, shown[0])
+    if loss is None or batches is None:
+        raise InputError("to choose layers, the loss on text decides: pass batches= of text, or name the layers")
+    with _evaluating(model):
+        return tuple(_choose(body, shown, loss, wanted, order=_order(from_, len(body.layers)), max_loss=max_loss))
+
+
+def _operable(model: Any) -> Anatomy:
+    if is_swapped(model):
+        raise UnsupportedError("this model is swapped; nl.fold it, prune it, and swap it again")
+    return anatomy(model)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
     mode = model.training
     model.eval()
     try:
-        chosen: list[Choice] = []
-        if layers is None:
-            wanted = _wanted(most, max_loss, depth)
-            chosen = _choose(body, shown, _given(loss, batches), wanted, order=_order(from_, depth), max_loss=max_loss)
-            layers = [choice.layer for choice in chosen]
-        removed = _checked(layers, depth)
-        return _prune(body, removed, shown, loss=loss if batches is not None else None, chosen=chosen, how=heal)
+        yield
     finally:
         model.train(mode)
-
-
-def _given(loss: Loss | None, batches: object) -> Loss:
-    if loss is None or batches is None:
-        raise InputError("to choose layers, the loss on text decides: pass batches= of text, or name the layers")
-    return loss
 
 
 def _wanted(most: int | None, max_loss: float | None, depth: int) -> int:
@@ -217,7 +235,7 @@ def _several(body: Anatomy) -> int:
 
 # -- take them out ------------------------------------------------------------------------------------------------------
 def _prune(
-    body: Anatomy, removed: tuple[int, ...], batches: list[object], *, loss: Loss | None, chosen: list[Choice], how: Heal | None
+    body: Anatomy, removed: tuple[int, ...], batches: list[object], *, loss: Loss | None, chosen: tuple[Choice, ...], how: Heal | None
 ) -> PruneReport:
     model: Any = body.model
     depth, count = len(body.layers), sum(p.numel() for p in model.parameters())
@@ -238,14 +256,13 @@ def _prune(
         raise
     healed = None
     if how is not None:
-        if loss is None:
-            raise InputError("healing is judged by the loss on text that it does not train on: pass batches=")
+        assert loss is not None
         beside = [body.layers[kept[at]] for at in neighbours(kept, depth)]
         heal(model, beside, loss, how)
         healed = observe(model, batches, loss).loss
     gone = count - sum(p.numel() for p in model.parameters())
     return PruneReport(
-        removed, kept, gone, gone / count, difference, before.loss, skipped.loss, healed, tuple(chosen)
+        removed, kept, gone, gone / count, difference, before.loss, skipped.loss, healed, chosen
     )
 
 
