@@ -53,7 +53,7 @@ faults: $(DEV)
 
 # Known weaknesses of the tested versions; needs the network, and says so where there is none.
 audit: $(DEV)
-	@sh tools/audit.sh $(BIN)
+	@$(BIN)/python tools/audit.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .
