@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from normlab.probes.inputs.losses import Loss, LossReading, call, padding, pick,
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.sources import Material, Prepared, open_source, prepare
 from normlab.probes.judge.rules import judge
-from normlab.probes.judge.verdicts import Evidence
+from normlab.probes.judge.verdicts import SEVERITIES, Evidence, listed
 from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
 from normlab.probes.measure.experts import read_experts
@@ -32,11 +32,11 @@ from normlab.probes.measure.outputs import read_outputs
 from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport, skip_layers, skip_report
 from normlab.probes.measure.stream import StreamStatistics
-from normlab.probes.measure.summary import LengthRow, largest, summarise
+from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
 from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, Rows, column, joined
 from normlab.probes.measure.weights import duplicates, nonfinite_weights, read_weights
 from normlab.probes.trace.hooks import Layout, slow_path, verify
-from normlab.probes.trace.locate import locate
+from normlab.probes.trace.locate import locate_all
 from normlab.probes.trace.roles import LayerRoles
 from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
@@ -97,9 +97,22 @@ class _Examination:
         self.model, self.batches, self.options, self.say = model, batches, options, say
 
     def run(self, name: str, roles: LayerRoles | None) -> Diagnosis:
+        """Every stack of layers by itself: of an encoder-decoder both halves, the decoder with the encoder beside it."""
+        small = parts.first_rows(self.batches[0])
+        layouts = locate_all(self.model, lambda: call(self.model, small), roles=roles)
+        *more, last = [self._stack(name, layout, small) for layout in layouts]
+        if not more:
+            return last
+        verdicts = [
+            replace(verdict, title=f"in the {half.stack}, {verdict.title}")
+            for half in (*more, last)
+            for verdict in half.verdicts
+        ]
+        verdicts.sort(key=lambda verdict: SEVERITIES.index(verdict.severity))
+        return replace(last, verdicts=tuple(verdicts), more=tuple(more))
+
+    def _stack(self, name: str, layout: Layout, small: Any) -> Diagnosis:
         model, batches, options, say = self.model, self.batches, self.options, self.say
-        small = parts.first_rows(batches[0])
-        layout = locate(model, lambda: call(model, small), roles=roles)
         say("checking the residual identity")
         errors = verify(layout, lambda: call(model, small))
         say("streaming statistics")
@@ -151,9 +164,10 @@ class _Examination:
             theory=_theory(layout, stream, rows),
             mixing=mixing,
             how=self._how(stream),
-            notes=(*_notes(layout, loss, healthy, causal), *say.note()),
+            notes=(*_notes(layout, loss, healthy, causal), *_unmeasured(rows), *say.note()),
             verdicts=judge(evidence),
             readings=readings,
+            stack=layout.stack,
         )
 
     def _weights(self, layout: Layout) -> Readings:
@@ -248,9 +262,16 @@ def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
     statistics = StreamStatistics()
     with layout.tracer(statistics), torch.no_grad(), slow_path():
         for batch in batches:
-            statistics.text = padding(batch)
+            statistics.text = _text(layout, batch)
             call(layout.model, batch)
     return statistics
+
+
+def _text(layout: Layout, batch: Any) -> Tensor | None:
+    """Where the sequence that this stack reads holds text, if some of it is padding."""
+    if layout.stack == "decoder" and isinstance(batch, Mapping):
+        return padding({"attention_mask": batch.get("decoder_attention_mask")})
+    return padding(batch)
 
 
 def _attention(
@@ -262,8 +283,9 @@ def _attention(
         statistics = _watched(layout, first)
         found = statistics.rows()
         if not any(row.entropy is not None for row in found):
-            return rows, (), ()
-        texts = parts.texts(layout.model, batches, options)
+            return joined(rows, found), (), ()
+        # The length of what a decoder reads beside an encoder does not follow from the encoder's text.
+        texts = [] if layout.stack == "decoder" else parts.texts(layout.model, batches, options)
         lengths = []
         for number, text in enumerate(texts):
             say("attention", number, len(texts))
@@ -273,7 +295,7 @@ def _attention(
 
 
 def _watched(layout: Layout, batch: Any) -> AttentionStatistics:
-    statistics = AttentionStatistics(padding(batch))
+    statistics = AttentionStatistics(_text(layout, batch))
     with layout.tracer(statistics, weights=True), torch.no_grad(), slow_path():
         call(layout.model, batch)
     return statistics
@@ -283,7 +305,7 @@ def _at_length(layout: Layout, batch: Any, ids: Tensor) -> LengthRow:
     rows = _watched(layout, with_ids(batch, ids)).rows()
 
     def average(value: Callable[[AttentionRow], float | None]) -> float:
-        return sum(column(rows, value)) / len(rows)
+        return mean(column(rows, value))
 
     return LengthRow(
         length=ids.shape[1],
@@ -317,14 +339,25 @@ def _mixing(layout: Layout, batch: Any, rows: list[LayerRow]) -> tuple[list[Laye
 def _theory(layout: Layout, stream: StreamStatistics, rows: Rows) -> Theory:
     start, law, placement = stream.embedding, layout.growth_law, layout.placement
     sizes = [[branch.norm for branch in row.branches] for row in rows]
-    pre = placement.startswith(("pre_norm", "peri_norm", "res_norm"))
+    plain = "scaled" not in placement  # the laws are of sums without weights
+    pre = plain and placement.startswith(("pre_norm", "peri_norm", "res_norm"))
     tokens = max(2, stream.shape[1] if stream.shape else 2)
     return Theory(
         growth_exponent=bounds.law_exponent(law) if law else bounds.growth_exponent(placement),
-        xiong=bounds.xiong_bounds(len(rows), stream.width) if placement.startswith("pre_norm") else None,
+        xiong=bounds.xiong_bounds(len(rows), stream.width) if plain and placement.startswith("pre_norm") else None,
         orthogonal=bounds.orthogonal_sum(start.norm or 0.0, sizes) if pre else None,
         sphere_cosine=bounds.sphere_cosine(placement, start.token_cosine or 0.0, len(rows), tokens=tokens),
     )
+
+
+def _unmeasured(rows: Rows) -> list[str]:
+    """Of which layers there are no attention weights, and why."""
+    reasons = dict.fromkeys(row.unmeasured for row in rows if row.unmeasured)
+    found = []
+    for reason in reasons:
+        where = [row.layer for row in rows if row.unmeasured == reason]
+        found.append(f"attention was not measured in {listed(where)}: {reason}")
+    return found
 
 
 def _notes(layout: Layout, loss: Loss | None, healthy: bool, causal: SkipReport | None) -> list[str]:

@@ -56,6 +56,7 @@ class AttentionRow(Sparse):
     sink_mass: Number = None
     sink_position: int | None = None
     sink_heads: Number = None
+    unmeasured: str | None = None  # why there are no weights
 
 
 @dataclass(frozen=True)
