@@ -25,19 +25,23 @@ from normlab.probes.judge.rules import judge
 from normlab.probes.judge.verdicts import SEVERITIES, Evidence, listed
 from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
-from normlab.probes.measure.experts import read_experts
-from normlab.probes.measure.gradients import Gradients
+from normlab.probes.measure.gradients import Gradients, suspects
 from normlab.probes.measure.heads import AttentionStatistics
 from normlab.probes.measure.outputs import read_outputs
 from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport, skip_layers, skip_report
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
-from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, Rows, column, joined
-from normlab.probes.measure.weights import duplicates, nonfinite_weights, read_weights
+from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, MaskRow, Rows, column, joined
+from normlab.probes.measure.trials import TrialRow, run_trials
+from normlab.probes.measure.weights import duplicates, expert_twins, nonfinite_weights, read_weights
+from normlab.probes.measure.weights.experts import read_experts
+from normlab.probes.measure.weights.gains import read_eps
+from normlab.probes.measure.weights.response import read_response
 from normlab.probes.trace.hooks import Layout, slow_path, verify
 from normlab.probes.trace.locate import locate_all
 from normlab.probes.trace.roles import LayerRoles
+from normlab.probes.trace.verbs import SchemeLayout
 from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
 
@@ -124,19 +128,22 @@ class _Examination:
         readings = self._weights(layout) if healthy else Readings()
         if options.attention and healthy and say.allows("attention and experts"):
             say("attention")
-            rows, lengths, heads = _attention(layout, batches, rows, options, say)
-            readings = replace(readings, heads=heads, experts=read_experts(layout, batches[:1]))
+            rows, lengths, heads, masks = _attention(layout, batches, rows, options, say)
+            readings = replace(readings, heads=heads, masks=masks, experts=read_experts(layout, batches[:1]))
         loss = _loss(options, model, batches[0]) if healthy else None
         reading, causal = None, None
         if loss is not None and say.allows("loss and gradients"):
             say("gradients")
             found = self._gradients(layout, loss)
             rows, reading = joined(rows, found.rows), LossReading(loss.name, found.loss, loss.chance)
-            readings = replace(readings, pulls=found.pulls, output=read_outputs(layout, batches, loss))
+            said = read_outputs(layout, batches, loss)
+            readings = replace(readings, pulls=found.pulls, noise=found.noise, output=said)
         if loss is not None and options.skips and say.allows("skipping layers"):
             causal = self._skips(layout, loss, stream, rows)
         if causal is not None:
             rows = [replace(row, skip_loss_change=causal.change[row.layer]) for row in rows]
+        if causal is not None and loss is not None and say.allows("undoing accidents on trial"):
+            readings = replace(readings, trials=self._trials(layout, loss, readings))
         summary = summarise(rows, lengths)
         evidence = Evidence(
             rows=rows,
@@ -173,10 +180,26 @@ class _Examination:
     def _weights(self, layout: Layout) -> Readings:
         seen = [ids.flatten() for ids in map(token_ids, self.batches) if ids is not None]
         found = read_weights(layout, torch.unique(torch.cat(seen)) if seen else None)
-        return Readings(matrices=found.matrices, gains=found.gains, embedding=found.embedding, head=found.head)
+        small = parts.first_rows(self.batches[0])
+        return Readings(
+            matrices=found.matrices,
+            gains=found.gains,
+            embedding=found.embedding,
+            head=found.head,
+            norms=read_eps(layout, lambda: call(self.model, small)),
+            expert_twins=expert_twins(layout),
+            responses=read_response(layout, lambda: call(self.model, small)),
+        )
+
+    def _trials(self, layout: Layout, loss: Loss, readings: Readings) -> tuple[TrialRow, ...]:
+        if isinstance(layout, SchemeLayout) or readings.output is None:
+            return ()
+        self.say("undoing accidents on trial")
+        portions = parts.skip_batches(self.batches, loss, self.options)
+        return run_trials(layout, portions, loss, suspects=suspects(readings.pulls, len(layout.layers)))
 
     def _gradients(self, layout: Layout, loss: Loss) -> Gradients:
-        portion = parts.some(self.batches, self.options.gradient_tokens, loss)
+        portion = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
         try:
             return gradients.measure(layout, portion, loss)
         except (UnsupportedError, NotImplementedError, RuntimeError) as error:  # quantised weights have none
@@ -276,14 +299,14 @@ def _text(layout: Layout, batch: Any) -> Tensor | None:
 
 def _attention(
     layout: Layout, batches: list[Any], rows: list[LayerRow], options: DiagnoseOptions, say: Clock
-) -> tuple[list[LayerRow], tuple[LengthRow, ...], tuple[HeadRow, ...]]:
+) -> tuple[list[LayerRow], tuple[LengthRow, ...], tuple[HeadRow, ...], tuple[MaskRow, ...]]:
     """Weights at the batch's own length into the rows; then the means over layers against length."""
     with eager_attention(layout.model):
         first = parts.first_rows(batches[0], tokens=1 << 30)
         statistics = _watched(layout, first)
         found = statistics.rows()
         if not any(row.entropy is not None for row in found):
-            return joined(rows, found), (), ()
+            return joined(rows, found), (), (), ()
         # The length of what a decoder reads beside an encoder does not follow from the encoder's text.
         texts = [] if layout.stack == "decoder" else parts.texts(layout.model, batches, options)
         lengths = []
@@ -291,7 +314,9 @@ def _attention(
             say("attention", number, len(texts))
             if say.allows(f"attention at {text.shape[1]} tokens"):
                 lengths.append(_at_length(layout, batches[0], text))
-        return joined(rows, found), tuple(lengths), statistics.head_rows()
+        modules = [layer for _, layer in layout.layers]
+        masks = statistics.mask_rows(modules, getattr(layout.model, "config", None))
+        return joined(rows, found), tuple(lengths), statistics.head_rows(), masks
 
 
 def _watched(layout: Layout, batch: Any) -> AttentionStatistics:
