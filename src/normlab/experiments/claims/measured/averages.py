@@ -9,10 +9,9 @@ from normlab.experiments.lengthgen.presets import FOUR_TASKS, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
 
 TV = "total variation of averaged weights"
-STEPS = 20_000
+STEPS = 10_000
 KNOBS: dict[str, Options] = {
     "every 10": {"average_every": 10},
-    "every 100": {"average_every": 100},
     "every 400": {"average_every": 400},
     "every 100, eta 0.5": {"average_every": 100, "average_eta": 0.5},
 }

@@ -16,7 +16,7 @@ from normlab.experiments.claims.measured.by_length import (
     settings_of,
     trained,
 )
-from normlab.experiments.claims.measured.set_complement import LONG_STEPS, NOTHING, TV, arms
+from normlab.experiments.claims.measured.set_complement import NOTHING, TV, arms
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, NOTHING_BEHIND, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
 
@@ -62,7 +62,7 @@ def every_task(bench: Bench) -> Findings:
 @measure("peri-norm", seeds=5, seconds=100)
 def peri(bench: Bench) -> Findings:
     """Both parts have their own seeds; the first five of Dyck's stand beside the five of the minimal model."""
-    minimal, dyck = arms(bench, LONG_STEPS), task_runs(bench, "dyck")
+    minimal, dyck = arms(bench), task_runs(bench, "dyck")
     values = [
         over_lengths(minimal, scheme, metric="tv", name=TV, arm=arm)
         for scheme, arm in ((NOTHING_BEHIND, NOTHING), ("post_norm", "post_norm"), ("peri_norm", "peri_norm"))
