@@ -57,9 +57,9 @@ def ladder(bench: Bench) -> Findings:
     measurements: list[Measurement] = []
     for row in setting.schemes:
         steps = [round(share * setting.setting.steps) for share in SHARES]
-        curves = [[_at(row, seed, step) for step in steps] for seed in seeds]
+        curves = [[at_step(row, seed, step) for step in steps] for seed in seeds]
         measurements.append(curve(LOSS, SHARES, curves, row.scheme, axis="share of the training"))
-        measurements.append(number(DECAY, [_through_decay(row, seed) for seed in seeds], row.scheme))
+        measurements.append(number(DECAY, [through_decay(row, seed) for seed in seeds], row.scheme))
         ends = [row.losses[seed] or float("nan") for seed in seeds]
         measurements.append(number("held-out loss at the end, more sequences", ends, row.scheme))
     shape = setting.setting
@@ -80,13 +80,13 @@ def _points(row: SchemeRow, seed: int) -> Mapping[int, float]:
     return dict(zip(row.curve[seed].step, row.curve[seed].loss, strict=True))
 
 
-def _at(row: SchemeRow, seed: int, step: int) -> float:
+def at_step(row: SchemeRow, seed: int, step: int) -> float:
     """At the validation that is nearest."""
     points = _points(row, seed)
     return points[min(points, key=lambda s: abs(s - step))]
 
 
-def _through_decay(row: SchemeRow, seed: int) -> float:
+def through_decay(row: SchemeRow, seed: int) -> float:
     start = row.curve[seed].decay_start
     points = _points(row, seed)
     return points[max(points)] - points[min(points, key=lambda s: abs(s - start))]
