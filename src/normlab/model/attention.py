@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normlab.errors import InputError
 from normlab.model.config import TransformerConfig
-from normlab.model.linear import Linear
+from normlab.model.layers import Linear
 from normlab.model.positions import rotate
 from normlab.schemes import Demands, Site
 from normlab.schemes.norms import make_norm, precise, unit

@@ -20,9 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from normlab.errors import ConfigError, InputError
 from normlab.model.attention import Attention, Cache, Pass
 from normlab.model.config import TransformerConfig
-from normlab.model.ffn import FeedForward
 from normlab.model.generate import evaluating, generate, prefill
-from normlab.model.linear import Embedding, Linear
+from normlab.model.layers import Embedding, FeedForward, Linear
 from normlab.model.positions import rope_table, sinusoidal
 from normlab.schemes import Branch, DepthMixing, depth_mixing
 from normlab.schemes.base import Stream

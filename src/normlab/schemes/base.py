@@ -295,6 +295,10 @@ class Scheme(nn.Module, ABC):
     @abstractmethod
     def close(self, stream: Stream) -> Tensor: ...
 
+    def forward(self, verb: str, *args: Any) -> Any:
+        """A verb by its name. What acts on the calls of a module (offloading, PEFT's wrappers) then acts on verbs."""
+        return getattr(self, verb)(*args)
+
     # -- the stream across devices ---------------------------------------------------------------------------------
     def to_parts(self, stream: Stream) -> Parts:
         """The least that rebuilds the stream elsewhere. The default sends every tensor of it, each time.

@@ -30,8 +30,8 @@ from normlab.store import Heartbeat, inside, seal
 from normlab.tasks import IGNORE, Batch, Task
 from normlab.training import checkpoint, optim
 from normlab.training.averaging import BEMA
+from normlab.training.optim import Schedule
 from normlab.training.record import Conditions, Log, LogMark, provenance
-from normlab.training.schedule import Schedule
 
 Status = Literal["running", "diverged", "finished"]
 WEIGHTS = ("raw", "ema", "bema")

@@ -101,7 +101,7 @@ CLAIMS = (
             (
                 Inside("speed ratio over min(d / log n, sqrt(n / log n)), smallest of the sweep", low=0.3),
                 Exponent("speed ratio by n at d = 2048", 0.35, 0.6),
-                Exponent("speed ratio by d at n = 4096", 0.7, 1.1),
+                Exponent("speed ratio by d at n = 2048", 0.7, 1.1),
             )
         ),
         evidence="speed-ratio",
