@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from normlab.experiments.claims.measured.four_tasks import ON_THE_WAY, options_of
+from normlab.experiments.claims.measured.trained.four_tasks import ON_THE_WAY, options_of
 from normlab.experiments.compare.presets import preset as ladder
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.executors.here import HereExecutor

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
-from normlab.experiments.claims.measured.by_length import (
+from normlab.experiments.claims.measured.trained.by_length import (
     Reached,
     at_length,
     over_lengths,
@@ -16,7 +16,7 @@ from normlab.experiments.claims.measured.by_length import (
     settings_of,
     trained,
 )
-from normlab.experiments.claims.measured.set_complement import NOTHING, TV, arms
+from normlab.experiments.claims.measured.trained.set_complement import NOTHING, TV, arms
 from normlab.experiments.lengthgen.experiment import runs_of
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, NOTHING_BEHIND, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization

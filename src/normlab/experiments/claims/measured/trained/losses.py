@@ -7,7 +7,7 @@ from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Setting, curve, number
-from normlab.experiments.claims.measured.ladder import DECAY, LOSS, SHARES, at_step, shared, through_decay
+from normlab.experiments.claims.measured.trained.ladder import DECAY, LOSS, SHARES, at_step, shared, through_decay
 from normlab.experiments.compare.presets import preset
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import number
-from normlab.experiments.claims.measured.by_length import at_length, mean, rows_of, seconds_of, settings_of, trained
+from normlab.experiments.claims.measured.trained.by_length import (
+    at_length,
+    mean,
+    rows_of,
+    seconds_of,
+    settings_of,
+    trained,
+)
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from normlab.experiments.claims.measured.by_length import (
+from normlab.experiments.claims.measured.trained.by_length import (
     at_length,
     over_lengths,
     reached,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
-from normlab.experiments.claims.measured.by_length import (
+from normlab.experiments.claims.measured.trained.by_length import (
     at_length,
     over_lengths,
     rows_of,
@@ -15,8 +15,8 @@ from normlab.experiments.claims.measured.by_length import (
     settings_of,
     trained,
 )
-from normlab.experiments.claims.measured.four_tasks import TWICE, WORDS
-from normlab.experiments.claims.measured.set_complement import GAP, NOTHING, STEPS, TRAIN, TV
+from normlab.experiments.claims.measured.trained.four_tasks import TWICE, WORDS
+from normlab.experiments.claims.measured.trained.set_complement import GAP, NOTHING, STEPS, TRAIN, TV
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, MINIMAL_16, NOTHING_BEHIND, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
 from normlab.experiments.runs.records import read_run
