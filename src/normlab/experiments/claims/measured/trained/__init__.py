@@ -5,8 +5,9 @@ from normlab.experiments.claims.measured.trained import (
     four_tasks,
     ladder,
     losses,
+    noise,
     nulls_by_length,
     set_complement,
 )
 
-__all__ = ["averages", "four_tasks", "ladder", "losses", "nulls_by_length", "set_complement"]
+__all__ = ["averages", "four_tasks", "ladder", "losses", "noise", "nulls_by_length", "set_complement"]
