@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, number
-from normlab.experiments.claims.measured.training import minimal_model
+from normlab.experiments.claims.measured.start.training import minimal_model
 from normlab.tasks import Batch, SetComplement
 from normlab.training.averaging import BEMA
 from normlab.training.loop import cross_entropy

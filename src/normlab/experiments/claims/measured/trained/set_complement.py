@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import curve, number
 from normlab.experiments.claims.measured.trained.by_length import (
@@ -18,6 +20,7 @@ from normlab.experiments.claims.measured.trained.by_length import (
 )
 from normlab.experiments.lengthgen.presets import MINIMAL_16, NOTHING_BEHIND, SEVEN_ARMS, preset
 from normlab.experiments.lengthgen.result import LengthGeneralization
+from normlab.theory.set_complement import Construction, balance
 
 NOTHING = "pre_norm(final_norm=false)"  # as the ledger writes NOTHING_BEHIND
 NAMES = {NOTHING_BEHIND: NOTHING}
@@ -53,6 +56,30 @@ def seven_arms(bench: Bench) -> Findings:
         "taken at 12: at 15 one token is legal, and nothing can be biased."
     ]
     return Findings(measurements, settings_of(found), notes, seconds_of(found))
+
+
+@measure("002-01", seeds=5, seconds=10)
+def one_over_s(bench: Bench) -> Findings:
+    found = arms(bench)
+    gaps = table(rows_of(found, NOTHING_BEHIND), "gap")
+    return Findings(
+        [
+            number("residual of gap times s in the exact construction", _law_residual(16, 3.0), exact=True),
+            curve("gap of the trained model", found.config.test_lengths, gaps, NOTHING, axis="length"),
+        ],
+        settings_of(found),
+        seconds=seconds_of(found) / len(SEVEN_ARMS),
+    )
+
+
+def _law_residual(v: int, c: float) -> float:
+    """The largest |gap(s) s - c| of the construction, through its matrices."""
+    worst = 0.0
+    for s in range(1, v):
+        tokens = torch.arange(s)[None]
+        gap, _ = balance(Construction(v, c).logits(tokens), tokens)
+        worst = max(worst, abs(float(gap) * s - c))
+    return worst
 
 
 @measure("weight-decay", seeds=5, seconds=30)
