@@ -116,8 +116,9 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
         "training step, over the baseline's.",
     )
     page.text(
-        f"{RECIPES_SAID[shape.recipe]} {shape.steps} steps of {shape.batch} x {shape.length} tokens from {shape.data}{epochs}; "
-        f"{shape.optimizer}, {shape.schedule} schedule, {shape.warmup} steps of warm-up.{floor} Differences are paired by "
+        f"{RECIPES_SAID[shape.recipe]} {shape.steps} steps of {shape.batch} x {shape.length} tokens from "
+        f"{shape.data}{epochs}; {shape.optimizer}, {shape.schedule} schedule, {shape.warmup} steps of warm-up.{floor} "
+        "Differences are paired by "
         "seed (same data, same order). Unless said otherwise above, rates are chosen on seed 0, which is one of the seeds; "
         "the second table has the difference without it. The loss at the baseline's time is read off a scheme's own curve "
         "at the step where it has trained for as long as the baseline's whole run takes: its rate has not decayed there. "

@@ -8,10 +8,12 @@ from pathlib import Path
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Setting, curve, number
 from normlab.experiments.claims.measured.trained.ladder import DECAY, LOSS, SHARES, at_step, shared, through_decay
+from normlab.experiments.compare.experiment import EXPERIMENT
 from normlab.experiments.compare.presets import preset
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
-from normlab.experiments.protocol import Place, run
+from normlab.experiments.executors.here import HereExecutor
+from normlab.experiments.sweep import Sweep
 
 DEEP = 16
 
@@ -19,9 +21,8 @@ DEEP = 16
 def compared(folder: Path, *, schemes: Sequence[str], seeds: int, **options: object) -> Comparison:
     """The small ladder with other schemes or sizes, brought to its end in this folder."""
     values = {**preset("ladder-small"), "schemes": tuple(schemes), "seeds": seeds, "baseline": schemes[0], **options}
-    found = run(CompareRequest(**values), Place(folder, workers=1, quiet=True))  # type: ignore[arg-type]
-    assert isinstance(found, Comparison)
-    return found
+    request = CompareRequest(**values)  # type: ignore[arg-type]
+    return EXPERIMENT.carry_out(request, Sweep(folder, HereExecutor(), quiet=True))
 
 
 def _row(setting: SettingResult, scheme: str) -> SchemeRow:
