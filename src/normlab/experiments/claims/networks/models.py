@@ -71,11 +71,11 @@ def shared_models() -> dict[str, RunConfig]:
 
 def null_models() -> dict[str, RunConfig]:
     """One cheap scheme with many seeds: what a measure says where there is nothing to find."""
-    score = HeldOut(validations=5, layers=(0.0, 1.0), layer_sequences=16, sequences=64)
+    score = HeldOut(validations=30, curve_sequences=16, layers=(), prune=False, sequences=64)
     found = {}
     for seed in range(100, 100 + NULL_SEEDS):
         train = TrainConfig(
-            steps=300, batch=8, length=32, seed=seed, lr=USUAL.lr, log_every=10, checkpoint_every=300,
+            steps=300, batch=8, length=32, seed=seed, lr=USUAL.lr, log_every=1, checkpoint_every=300,
             schedule=Schedule(kind="wsd", warmup=30),
         )  # fmt: skip
         found[run_name(PRE, DEPTH, USUAL.lr, seed)] = RunConfig(
