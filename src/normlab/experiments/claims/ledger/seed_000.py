@@ -195,12 +195,7 @@ CLAIMS = (
         "000-18",
         "Block boundaries reset the accumulation.",
         PAPER,
-        Every(
-            (
-                Inside("open sum behind a boundary over before it", high=0.7, arm="block_attn_res"),
-                Exponent("rms of the open sum by place in the block", 0.4, 0.6, arm="block_attn_res"),
-            )
-        ),
+        Inside("open sum behind a boundary over before it", high=0.7, arm="block_attn_res"),
     ),
     Claim(
         "000-19",

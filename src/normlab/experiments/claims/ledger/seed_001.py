@@ -101,11 +101,12 @@ CLAIMS = (
         PAPER,
         Every(
             (
-                Exponent("mean square of the stream", low=0.0, arm="pre_norm", fit="linear"),
-                Exponent("mean square added so far", 0.9, 1.1, arm="pre_norm"),
+                Inside("smallest mean square added by a layer", low=0.45, arm="pre_norm"),
+                Inside("largest mean square added by a layer", high=1.55, arm="pre_norm"),
             )
         ),
         evidence="mean-field",
+        note="Linear: no layer adds less than the lemma's 1/2 or more than its 3/2.",
     ),
     Claim(
         "001-09",

@@ -28,11 +28,9 @@ def one_equation(bench: Bench) -> Findings:
     steps = (1 / 8, 1 / 16, 1 / 32, 1 / 64)
     flow = simulate(SIX, setting).gap[:, :, -1]
     miss = [np.abs(layers(SIX, setting, step=step).gap[:, :, -1] - flow) for step in steps]
-    found = [
-        curve("distance of discrete layers from the flow by step size", steps, [[m[i, j] for m in miss] for j in range(len(bench.seeds))],
-              scheme, axis="step")
-        for i, scheme in enumerate(SIX)
-    ]  # fmt: skip
+    by_step = np.stack(miss, axis=-1)
+    metric = "distance of discrete layers from the flow by step size"
+    found = [curve(metric, steps, by_step[i], scheme, axis="step") for i, scheme in enumerate(SIX)]
     return Findings(found, {"n": 12, "d": 8, "beta": 2.0, "t": 4.0, "start": "uniform"})
 
 
@@ -95,7 +93,7 @@ def speed_ratio(bench: Bench) -> Findings:
     return Findings(found, {"beta": 1.0, "start": "uniform", "arms": "peri_norm over post_norm"})
 
 
-@measure("random-figure", seeds=8, seconds=12)
+@measure("random-figure", seeds=8, seconds=18)
 def random_weights(bench: Bench) -> Findings:
     """The random-weight figure: when half of the way is done, and where it ends."""
     run = simulate(SIX, random_figure(seeds=len(bench.seeds)), levels=(0.5,))
@@ -106,7 +104,7 @@ def random_weights(bench: Bench) -> Findings:
     return Findings(found, {"n": 64, "d": 512, "beta": "sqrt(512)", "t": 10.0, "tau": 2.5, "r0": 1.0})
 
 
-@measure("null-time-to-cosine-0-5-with-random-weights", seeds=24, seconds=2)
+@measure("null-time-to-cosine-0-5-with-random-weights", seeds=24, seconds=3)
 def null_times(bench: Bench) -> Findings:
     """The same for one scheme, many seeds."""
     run = simulate("post_norm", random_figure(seeds=len(bench.seeds)), levels=(0.5,))
