@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from normlab.model import Transformer
 from normlab.model.attention import Attention
-from normlab.model.ffn import FeedForward
+from normlab.model.layers import FeedForward
 
 
 @dataclass(frozen=True)

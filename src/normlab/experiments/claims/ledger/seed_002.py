@@ -193,8 +193,9 @@ CLAIMS = (
         "002-18",
         "The benefit goes beyond uniform attention: it holds for sparse and for learned attention.",
         PAPER,
-        Difference(TV, "post_norm, top-2 attention", f"{NOTHING}, top-2 attention", -1, 0.1, at=15),
+        Difference(TV, "post_norm, sparsemax", f"{NOTHING}, sparsemax", -1, 0.1, at=15),
         evidence="sparse-attention",
+        note="Sparsemax: exact zeros, and training decides how many. A fixed number of tokens cannot do the task.",
     ),
     Claim(
         "002-19",
