@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 WORKERS ?= 2
 
-.PHONY: demo test test-cpus test-slow coverage clinic faults audit lint format bench clean help
+.PHONY: demo test test-cpus test-slow coverage clinic faults audit lint format bench long-runs clean help
 help:
-	@echo "make demo | test | test-cpus | test-slow | coverage | clinic | faults | audit | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+	@echo "make demo | test | test-cpus | test-slow | coverage | clinic | faults | audit | lint | format | bench | long-runs | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
@@ -63,6 +63,11 @@ lint: $(DEV)
 format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The runs that take hours, in slices: stop it at any time, start it again, and it goes on. RUNS is where they are kept.
+RUNS ?= runs/long
+long-runs: $(DEV)
+	$(BIN)/python tools/long_runs.py $(RUNS)
 
 bench: $(BENCH)
 	@$(BIN)/python -m benchmarks

@@ -18,6 +18,7 @@ _EXPORTS = {
     "Transformer": "normlab.model",
     "TransformerConfig": "normlab.model",
     "diagnose": "normlab.probes.diagnose",
+    "diagnose_change": "normlab.probes.change",
     "Monitor": "normlab.probes.monitor",
     "EMA": "normlab.training",
     "BEMA": "normlab.training",
@@ -27,6 +28,7 @@ _EXPORTS = {
     "compare": "normlab.experiments.api",
     "stability": "normlab.experiments.api",
     "lengthgen": "normlab.experiments.api",
+    "claims": "normlab.experiments.claims.book",
     "swap": "normlab.surgery.swap",
     "fold": "normlab.surgery.fold",
     "prune": "normlab.surgery.prune",
@@ -60,11 +62,13 @@ if TYPE_CHECKING:
     from normlab.experiments.api import compare as compare
     from normlab.experiments.api import lengthgen as lengthgen
     from normlab.experiments.api import stability as stability
+    from normlab.experiments.claims.book import claims as claims
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
     from normlab.model.cost import Cost as Cost
     from normlab.model.cost import cost as cost
     from normlab.model.pipeline import Pipeline as Pipeline
+    from normlab.probes.change import diagnose_change as diagnose_change
     from normlab.probes.diagnose import diagnose as diagnose
     from normlab.probes.monitor import Monitor as Monitor
     from normlab.schemes import SCHEMES as SCHEMES

@@ -20,9 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from normlab.errors import ConfigError, InputError
 from normlab.model.attention import Attention, Cache, Pass
 from normlab.model.config import TransformerConfig
-from normlab.model.ffn import FeedForward
 from normlab.model.generate import evaluating, generate, prefill
-from normlab.model.linear import Embedding, Linear
+from normlab.model.layers import Embedding, FeedForward, Linear
 from normlab.model.positions import rope_table, sinusoidal
 from normlab.schemes import Branch, DepthMixing, depth_mixing
 from normlab.schemes.base import Stream
@@ -55,7 +54,7 @@ class Transformer(nn.Module):
         """Fill every parameter and buffer; call it after `to_empty` when the model was built on the meta device."""
         self.scheme.init_weights()
         for table in self.token_tables():
-            nn.init.normal_(table, std=self.config.init_std)
+            nn.init.normal_(table, std=self.config.std_of_embedding)
         if self.position is not None:
             nn.init.normal_(self.position.weight, std=self.config.init_std)
         for site, branch in zip(self.sites, self.branches, strict=True):
@@ -79,7 +78,7 @@ class Transformer(nn.Module):
         """Embed tokens by a module whose `weight` has rows of the width, filled like a table; not with a tied head."""
         if self.head is None:
             raise ConfigError("tie_embeddings: a head cannot be tied to an embedding that is no table; give false")
-        nn.init.normal_(cast(Tensor, embedding.weight), std=self.config.init_std)
+        nn.init.normal_(cast(Tensor, embedding.weight), std=self.config.std_of_embedding)
         self.embedding = cast(Embedding, embedding)
         self.scheme.after_step_(self)
 

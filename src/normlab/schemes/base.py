@@ -71,7 +71,7 @@ class Frame:
     @property
     def norm_parameters(self) -> int:
         d = self.dim
-        return {"rmsnorm": d, "layernorm": 2 * d, "dyt": 2 * d + 1, "derf": 2 * d + 2}[self.norm]
+        return {"rmsnorm": d, "layernorm": 2 * d, "dyt": 2 * d + 1, "derf": 2 * d + 2, "l2": d}[self.norm]
 
 
 @dataclass(frozen=True)

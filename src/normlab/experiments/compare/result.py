@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -143,6 +144,8 @@ class SchemeRuns:
     per_seed: Mapping[int, LayerRecord | None]
     law: list[float | tuple[float, float] | None]
     period: int | None
+    at_start: Mapping[int, LayerRecord | None] = field(default_factory=dict)
+    """The same before the first step: what a claim about training is net of."""
     learned: bool | None = None
     cost: RelativeCost | None = None
 
@@ -161,6 +164,7 @@ class SchemeRow(SchemeRuns):
     parameters_ratio: float = 1.0
     steps_to_baseline: float | None = None
     reached_baseline: tuple[int, int] = (0, 0)
+    loss_at_equal_time: float | None = None
     decay_gap: DecayGap = field(default_factory=lambda: DecayGap(Paired(0, None), {}))
 
 
@@ -216,6 +220,13 @@ class Setting:
     schedule: str
     decay_start: int
     context_free_loss: float | None
+    recipe: str = "shared"
+    optimizer: str = "adamw"
+
+    def bits_per_byte(self, loss: float | None) -> float | None:
+        """Of a byte-level text; None for other tasks."""
+        is_bytes = self.task.get("task") == "text" and self.task.get("tokens", "bytes") == "bytes"
+        return loss / math.log(2) if loss is not None and is_bytes else None
 
     @property
     def data(self) -> str:

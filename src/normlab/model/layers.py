@@ -1,4 +1,7 @@
-"""The feed-forward branch: gated (SwiGLU, GEGLU) or plain (GELU, ReLU)."""
+"""Layers without a mask: linear ones, embeddings, and the feed-forward branch, gated (SwiGLU, GEGLU) or plain (GELU, ReLU).
+
+They leave their weights to the model's one initialisation.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normlab.model.config import TransformerConfig
-from normlab.model.linear import Linear
 from normlab.schemes import Demands
 from normlab.schemes.norms import make_norm
+
+
+class Linear(nn.Linear):
+    """nn.Linear whose construction draws no random numbers: the scheme fills the matrix (`init_branch_`)."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+    def reset_bias_(self) -> None:
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class Embedding(nn.Embedding):
+    """nn.Embedding whose construction draws no random numbers."""
+
+    def reset_parameters(self) -> None:
+        pass
 
 
 class FeedForward(nn.Module):

@@ -3,8 +3,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import normlab as nl
+from normlab.model.layers import Embedding, Linear
 
 X = torch.randn(2, 5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -55,3 +57,26 @@ def test_matrices_are_views_to_be_filled_in_place():
     for weight in ffn.matrices().values():
         weight.zero_()
     assert not ffn(X).any()
+
+
+def test_building_draws_no_random_numbers():
+    """So that a model's weights depend on its one initialisation, not on the order of its parts."""
+    before = torch.get_rng_state()
+    Linear(4, 3)
+    Embedding(5, 4)
+    assert torch.equal(before, torch.get_rng_state())
+    nn.Linear(4, 3)
+    assert not torch.equal(before, torch.get_rng_state())
+
+
+def test_a_bias_is_reset_to_zero_and_the_weight_is_left_alone():
+    layer = Linear(4, 3)
+    with torch.no_grad():
+        layer.weight.fill_(2.0)
+        layer.bias.fill_(5.0)
+    layer.reset_parameters()
+    assert layer.bias.tolist() == [5.0] * 3
+    layer.reset_bias_()
+    assert layer.bias.tolist() == [0.0] * 3
+    assert layer(torch.ones(4)).tolist() == [8.0] * 3
+    Linear(4, 3, bias=False).reset_bias_()
