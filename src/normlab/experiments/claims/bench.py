@@ -81,8 +81,8 @@ def measures() -> Mapping[str, Measure]:
     """Every measurement, by the name of its evidence."""
     from normlab.experiments.claims import measured
 
-    for module in sorted(m.name for m in pkgutil.iter_modules(measured.__path__)):
-        importlib.import_module(f"{measured.__name__}.{module}")
+    for module in sorted(m.name for m in pkgutil.walk_packages(measured.__path__, f"{measured.__name__}.")):
+        importlib.import_module(module)
     return dict(sorted(_MEASURES.items()))
 
 

@@ -256,7 +256,7 @@ CLAIMS = (
             )
         ),
         evidence="early-qk",
-        look="normlab dynamics --beta '1 + 4*min(t/2.5, 1)'",
+        look="normlab dynamics --heat '0.2 + 0.8*min(t/2.5, 1)'",
         note="The theory's part: tokens move sooner. The network's part: the loss of a trained model is lower.",
     ),
     Claim(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normlab.errors import require
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import number
-from normlab.experiments.claims.measured.initialisation import small
+from normlab.experiments.claims.measured.start.initialisation import small
 from normlab.model import Transformer, TransformerConfig
 from normlab.observe.portrait import walk
 from normlab.schemes import parse_scheme

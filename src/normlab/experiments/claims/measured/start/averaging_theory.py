@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import curve, number
-from normlab.experiments.claims.measured.training import minimal_model, train
+from normlab.experiments.claims.measured.start.training import minimal_model, train
 from normlab.experiments.lengthgen.theorem import verify
 from normlab.experiments.runs.scoring import score
 from normlab.model import Transformer
@@ -17,7 +17,6 @@ from normlab.tasks import SetComplement
 from normlab.theory import set_complement as theory
 
 V, C, G = 16, 10.0, 1.5
-LENGTHS = (1, 2, 4, 8, 15)
 
 
 def _prefixes(s: int) -> Tensor:
@@ -27,30 +26,6 @@ def _prefixes(s: int) -> Tensor:
 def _gap(model: theory.Construction, s: int) -> Tensor:
     tokens = _prefixes(s)
     return theory.balance(model.logits(tokens), tokens)[0]
-
-
-@torch.no_grad()
-def trained_gap(model: Transformer, s: int) -> float:
-    tokens = _prefixes(s)
-    return float(theory.balance(model(tokens)[:, -1].double(), tokens)[0].mean())
-
-
-@measure("002-01", seeds=3, seconds=60)
-def one_over_s(bench: Bench) -> Findings:
-    """gap x s in the construction through its matrices, and the gap of trained models with nothing behind attention."""
-    exact = theory.Construction(V, C)
-    residual = max(float((_gap(exact, s) * s - C).abs().max()) for s in range(1, V))
-    arm = "pre_norm(final_norm=false)"
-    models = [
-        train(minimal_model(arm, seed, vocab=V), SetComplement(vocab=V), bench.folder / f"{seed}", seed=seed)
-        for seed in bench.seeds
-    ]
-    rows = [[trained_gap(model, s) for s in LENGTHS] for model in models]
-    found = [
-        number("residual of gap times s in the exact construction", residual, exact=True),
-        curve("gap of the trained model", LENGTHS, rows, arm, axis="length"),
-    ]
-    return Findings(found, {"v": V, "d": V - 1, "steps": 3000, "training length": 8})
 
 
 @measure("002-06", seeds=3, seconds=60)
