@@ -13,6 +13,7 @@ OF_STREAMS = {
     "closed_write",
     "dead_stream",
     "one_stream_head",
+    "saturated_gates",
     "stream_homogenisation",
     "unbounded_mixing",
 }
@@ -83,6 +84,37 @@ def unbalanced(decoder):
     for hc in connections(decoder):
         hc.hc_sinkhorn_iters = 1
         hc.base[8:] = 3 * torch.randn(16, generator=draw)
+
+
+def stuck(decoder):
+    """Writes that are fully open or fully shut, for every token."""
+    hc = decoder.layers[1].attn_hc
+    hc.fn.zero_()
+    hc.base[4:8] = torch.tensor([20.0, -20.0, 20.0, 20.0])
+
+
+def test_gates_at_their_bounds_are_named_and_located():
+    decoder = healthy()
+    with torch.no_grad():
+        stuck(decoder)
+    found = verdicts(decoder)["saturated_gates"]
+    assert found.layers == (1,)
+    assert found.value == 1.0
+    assert "100 % of the gates" in found.title
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_fresh_decoder_is_untrained_and_accused_of_its_start_alone(name):
+    """No loss is needed: constant gains and singular values of noise say it."""
+    torch.manual_seed(0)
+    decoder = DECODERS[name]().eval()
+    tokens = torch.randint(0, VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
+    found = nl.diagnose(decoder, [tokens], skips=False, loss="none")
+    assert found.verdict("not_trained") is not None
+    accused = {verdict.id for verdict in found.verdicts if verdict.severity != "note"}
+    assert accused <= {"averaging_mixing"}
+    if not accused:
+        assert found.headline.startswith("Not trained")
 
 
 @pytest.mark.parametrize(

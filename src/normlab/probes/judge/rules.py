@@ -48,7 +48,7 @@ def judge(evidence: Evidence) -> tuple[Verdict, ...]:
 
 def _finished(verdict: Verdict, young: bool, own: str) -> Verdict:
     always = verdict.subject in TIMELESS and verdict.id not in AGE
-    quiet = young and not always and verdict.id not in (*UNTRAINED, "sees_the_future")
+    quiet = young and not always and verdict.id not in (*UNTRAINED, "sees_the_future", "better_changed")
     return replace(verdict, advice=advise(verdict.id, own), severity="note" if quiet else verdict.severity)
 
 
