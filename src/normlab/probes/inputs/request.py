@@ -26,3 +26,4 @@ class DiagnoseOptions:
     skips: bool = True
     skip_tokens: int = 512
     seed: int = 0
+    max_seconds: float | None = None  # from then on nothing optional begins: lengths, gradients, skips

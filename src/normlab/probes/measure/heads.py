@@ -23,6 +23,7 @@ class AttentionStatistics:
         self.sums: dict[int, Means] = defaultdict(Means)
         self.positions: dict[int, Counter[int]] = defaultdict(Counter)
         self.heads: dict[int, dict[str, Tensor]] = {}
+        self.unmeasured: dict[int, str] = {}
         self.twins: dict[int, Tensor] = {}
         self.seen: dict[int, MaskRow] = {}
 
@@ -35,9 +36,12 @@ class AttentionStatistics:
                     late = late[self.text[:, self.text.shape[1] // 2 :].to(late.device)]
                 sums.add(attention_output_rms=float(late.square().mean().sqrt()))
             if record.weights is None or record.weights.shape[-1] < 2:
+                if record.unmeasured:
+                    self.unmeasured[record.index] = record.unmeasured
                 return
             trimmed = self._trimmed(record.weights)
-            self.seen[record.index] = _span(record.index, trimmed[0])
+            if trimmed[0].shape[-1] == trimmed[0].shape[-2]:  # else another text is looked at
+                self.seen[record.index] = _span(record.index, trimmed[0])
             found = [self._read(record.index, weights) for weights in trimmed]
             heads = {name: torch.cat([each[name] for each in found]).mean(0) for name in found[0]}
             sums.add(**{name: float(values.mean()) for name, values in heads.items()})
@@ -72,7 +76,7 @@ class AttentionStatistics:
     def _row(self, index: int) -> AttentionRow:
         means = self.sums[index].values()
         if index not in self.heads:
-            return AttentionRow(index, **means)
+            return AttentionRow(index, **means, unmeasured=self.unmeasured.get(index))
         places = self.positions[index]
         parked = float((self.heads[index]["sink_mass"] > 0.5).float().mean())
         return AttentionRow(
