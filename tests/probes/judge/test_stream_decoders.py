@@ -47,9 +47,24 @@ def verdicts(decoder):
     return {verdict.id: verdict for verdict in found.verdicts if verdict.id in OF_STREAMS}
 
 
-@pytest.mark.parametrize("name", ["deepseek_v4", "glm5_next", "hy_v4"])
+def moved(name):
+    """The same for families without these connections: gains that training moved, branches that matter."""
+    torch.manual_seed(1)
+    decoder, draw = DECODERS[name]().eval(), torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=draw))
+        for parameter in decoder.layers.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(0.15 / decoder.config.initializer_range)
+    return decoder
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name != "zaya"])
 def test_a_healthy_decoder_is_not_accused(name):
-    assert verdicts(healthy(name)) == {}
+    mhc = name in ("deepseek_v4", "glm5_next", "hy_v4")
+    found = verdicts(healthy(name) if mhc else moved(name))
+    assert {verdict.id for verdict in found.values() if verdict.severity != "note"} == set()
 
 
 def equalised(decoder):
@@ -103,7 +118,10 @@ def test_gates_at_their_bounds_are_named_and_located():
     assert "100 % of the gates" in found.title
 
 
-@pytest.mark.parametrize("name", DECODERS)
+FAMILIES = [name for name in DECODERS if name != "zaya"]  # which has one stream, and learned constants on it
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_fresh_decoder_is_untrained_and_accused_of_its_start_alone(name):
     """No loss is needed: constant gains and singular values of noise say it."""
     torch.manual_seed(0)

@@ -69,7 +69,7 @@ def test_agreement_is_that_of_all_pairs_of_batches():
         torch.testing.assert_close(totals[name].flatten().double(), vectors.sum(0))
 
 
-@pytest.mark.parametrize("scale", [3.0, 30.0])
+@pytest.mark.parametrize("scale", [1.0, 3.0])
 def test_the_noise_scale_of_known_noise(scale):
     """Gradients s + n with n of variance scale^2 per coordinate: B = targets |n|^2 / |s|^2."""
     generator = torch.Generator().manual_seed(0)
