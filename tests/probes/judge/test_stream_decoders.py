@@ -54,17 +54,19 @@ def moved(name):
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=draw))
-        for parameter in decoder.layers.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(0.15 / decoder.config.initializer_range)
+        for key, parameter in decoder.layers.named_parameters():
+            if parameter.dim() > 1:  # what tells the streams apart has learnt most
+                size = 1.0 if "inject" in key or "altup" in key else 0.15
+                parameter.mul_(size / decoder.config.initializer_range)
     return decoder
 
 
 @pytest.mark.parametrize("name", [name for name in DECODERS if name != "zaya"])
 def test_a_healthy_decoder_is_not_accused(name):
     mhc = name in ("deepseek_v4", "glm5_next", "hy_v4")
-    found = verdicts(healthy(name) if mhc else moved(name))
-    assert {verdict.id for verdict in found.values() if verdict.severity != "note"} == set()
+    tokens = torch.randint(0, VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
+    found = nl.diagnose(healthy(name) if mhc else moved(name), [tokens], skips=False)
+    assert [verdict.title for verdict in found.verdicts if verdict.severity != "note"] == []
 
 
 def equalised(decoder):
