@@ -195,8 +195,9 @@ class _Examination:
         if isinstance(layout, SchemeLayout) or readings.output is None:
             return ()
         self.say("undoing accidents on trial")
-        portions = parts.skip_batches(self.batches, loss, self.options)
-        return run_trials(layout, portions, loss, suspects=suspects(readings.pulls, len(layout.layers)))
+        first = parts.skip_batches(self.batches, loss, self.options)[0]
+        portions = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
+        return run_trials(layout, first, portions, loss, suspects=suspects(readings.pulls, len(layout.layers)))
 
     def _gradients(self, layout: Layout, loss: Loss) -> Gradients:
         portion = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
