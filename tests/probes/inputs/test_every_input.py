@@ -38,6 +38,23 @@ def test_what_is_no_batch_is_refused(given):
         diagnose(build("llama"), given)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (torch.ones(8, dtype=torch.long), r"shape \[8\].*ids\[None\]"),
+        (torch.ones(0, 8, dtype=torch.long), "at least one of each"),
+        ([[1, 2, 3]], "given as int"),
+        ({"input_ids": [[1, 2], [3, 4]]}, 'return_tensors="pt"'),
+        (torch.rand(2, 8), r"does not run on the first batch \(\[2, 8\] of float32\)"),
+        (torch.full((2, 8), 99999), "does not run on the first batch"),
+        ({"input_ids": torch.ones(2, 8, dtype=torch.long), "nonsense": 3}, "does not run on the first batch"),
+    ],
+)
+def test_what_the_model_cannot_read_is_one_sentence(given, said):
+    with pytest.raises(InputError, match=said):
+        diagnose(build("llama"), given)
+
+
 def test_a_model_in_double_precision(usual):
     found = diagnose(build("llama").double(), [inputs("llama")], **QUICK)
     assert rows(found) == pytest.approx(rows(usual), rel=1e-4)

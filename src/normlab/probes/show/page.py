@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from normlab.probes.measure.table import plain
 from normlab.probes.show import body, figures, words
+from normlab.probes.show.normal import gallery
 from normlab.probes.show.text import identity, loss_sentence
 from normlab.report import Page
 from normlab.report.figures import Figure
@@ -102,6 +103,12 @@ def plots(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
     """Pictures over depth: flagged layers are marked in each, healthy models lie behind as a band."""
     for d in diagnoses:
         page.text(growth_sentence(d))
+    if len(diagnoses) == 1 and gallery().models:
+        page.text(
+            "Bands: smallest to largest of healthy trained models with norms in like places, at the same share of the depth. "
+            "Most of them are small, so lying outside is not a fault by itself.",
+            style="note",
+        )
     over_depth = {
         "What each branch adds, relative to the stream it is added to (median token).": figures.branch_plot(diagnoses),
         "Gradients of the loss, before clipping: of parameters, and of the stream that enters a layer.": figures.GRADIENTS,
