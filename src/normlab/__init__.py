@@ -28,6 +28,10 @@ _EXPORTS = {
     "compare": "normlab.experiments.api",
     "stability": "normlab.experiments.api",
     "lengthgen": "normlab.experiments.api",
+    "claims": "normlab.experiments.claims.book",
+    "swap": "normlab.surgery.swap",
+    "fold": "normlab.surgery.fold",
+    "prune": "normlab.surgery.prune",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
@@ -47,7 +51,7 @@ _MODULES = (
     "training",
 )
 # Rooms that need an optional package: `nl.hf`, `nl.lightning`. Not in __all__, so that a star import needs neither.
-_OPTIONAL = {"hf": "normlab.integrations.hf_trainer", "lightning": "normlab.integrations.lightning"}
+_OPTIONAL = {"hf": "normlab.hf", "lightning": "normlab.integrations.lightning"}
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
 
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     from normlab.experiments.api import compare as compare
     from normlab.experiments.api import lengthgen as lengthgen
     from normlab.experiments.api import stability as stability
+    from normlab.experiments.claims.book import claims as claims
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
     from normlab.model.cost import Cost as Cost
@@ -69,6 +74,9 @@ if TYPE_CHECKING:
     from normlab.schemes import SCHEMES as SCHEMES
     from normlab.schemes import register as register
     from normlab.schemes import scheme as scheme
+    from normlab.surgery.fold import fold as fold
+    from normlab.surgery.prune import prune as prune
+    from normlab.surgery.swap import swap as swap
     from normlab.training import BEMA as BEMA
     from normlab.training import EMA as EMA
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from normlab.probes.measure.table import plain
+from normlab.probes.measure.table import flat, plain
 from normlab.probes.show import body, figures, words
 from normlab.probes.show.normal import gallery
 from normlab.probes.show.text import identity, loss_sentence
@@ -150,7 +150,7 @@ def tables(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
             ranked = [{"metric": words.column(key), name: value} for key, value in d.causal.correlation.items()]
             page.table(ranked, name=f"correlation-{file_name(d.name)}", caption=_correlation_caption(d))
     for d in diagnoses:
-        rows = [{words.column(key): value for key, value in row.items()} for row in plain(d.layers)]
+        rows = [{words.column(key): value for key, value in row.items()} for row in map(flat, d.layers)]
         page.table(rows, name=f"layers-{file_name(d.name)}", caption=f"{d.name}: every number of every layer")
 
 
@@ -167,7 +167,7 @@ def _picker(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
         for m, d in enumerate(diagnoses)
         for i in range(len(d.layers))
     )
-    data = script_json([[_pretty(row) for row in plain(d.layers)] for d in diagnoses])
+    data = script_json([[_pretty(row) for row in map(flat, d.layers)] for d in diagnoses])
     page.html(
         '<p><label for="layer-pick">One layer: </label>'
         f'<select id="layer-pick">{options}</select></p><dl id="layer-card" class="card" aria-live="polite"></dl>'
