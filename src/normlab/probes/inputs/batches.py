@@ -60,7 +60,9 @@ def check_runs(model: nn.Module, batch: object) -> None:
             call(model, batch)
     except Exception as error:
         said = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
-        raise InputError(f"{type(model).__name__} does not run on the first batch ({_described(batch)}): {said}") from None
+        raise InputError(
+            f"{type(model).__name__} does not run on the first batch ({_described(batch)}): {said}"
+        ) from None
 
 
 def _described(batch: object) -> str:
