@@ -51,6 +51,9 @@ def _check_shape(batch: object) -> None:
             f"a batch has the shape {list(first.shape)}; [batch, tokens] with at least one of each was expected (one text "
             "alone: ids[None])"
         )
+    ids = token_ids(batch)
+    if ids is not None and ids.shape[1] < 2:
+        raise InputError("a batch has one token a row: nothing can be attended to or predicted; pass longer texts")
 
 
 def check_runs(model: nn.Module, batch: object) -> None:

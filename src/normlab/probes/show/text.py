@@ -90,7 +90,7 @@ def _title(stacks: Sequence[Diagnosis]) -> Callable[[Diagnosis, int], list[str]]
 def body_lines(d: Diagnosis, width: int) -> list[str]:
     """in · · ! · · out, with the numbers of some layers above."""
     overall = body_of(d).overall
-    room = width - 12
+    room = width - 15
     signs = strip(overall[1:-1], width=room)
     size = -(-len(d.layers) // len(signs)) if signs else 1
     scale = [" "] * (len(signs) + 8)
