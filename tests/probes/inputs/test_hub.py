@@ -95,7 +95,7 @@ REFUSED = {
     ),
     "another width": (
         lambda f: config_of(f, intermediate_size=40),
-        r"other shapes than its config.json says \(model\.layers",
+        r"other shapes than .* says \(model\.layers",
     ),
     "inside another model": (lambda f: rename(f, lambda n: f"module.{n}"), "begin with 'module.'"),
     "a billion layers": (lambda f: config_of(f, num_hidden_layers=10**9), "at most 10,000 are read"),

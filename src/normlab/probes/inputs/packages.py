@@ -185,7 +185,7 @@ def check_weights(model: torch.nn.Module, info: Mapping[str, Any], *, source: st
 
 
 def _prefix(lacking: Sequence[str], unused: Sequence[str]) -> str:
-    """What stands before every name that is lacking, in the names that are not used; empty where that does not explain all."""
+    """What stands before all names that are lacking, in the names that are not used; empty where it does not explain all."""
     if not lacking or not unused:
         return ""
     extra = unused[0].partition(".")[0] + "."
