@@ -103,6 +103,7 @@ class _Examination:
     def run(self, name: str, roles: LayerRoles | None) -> Diagnosis:
         """Every stack of layers by itself: of an encoder-decoder both halves, the decoder with the encoder beside it."""
         small = parts.first_rows(self.batches[0])
+        parts.check_runs(self.model, small)
         layouts = locate_all(self.model, lambda: call(self.model, small), roles=roles)
         *more, last = [self._stack(name, layout, small) for layout in layouts]
         if not more:

@@ -141,7 +141,7 @@ def _fit(scheme: Scheme, place: Place, way: Way) -> str:
     i = place.site.index
     wants_pre, wants_res = (not isinstance(norms[i], nn.Identity) for norms in (scheme.pre, scheme.res))
     wants_out = isinstance(scheme, Placement) and not isinstance(scheme.out[i], nn.Identity)
-    if place.pre and (wants_pre or way == "keep") or (way == "keep"):
+    if (place.pre and (wants_pre or way == "keep")) or (way == "keep"):
         scheme.pre[i] = Scale(1 / (scheme.input_scales()[i] * factor_of(scheme, i)))
     if way == "keep":
         return "adds" if place.out else ""

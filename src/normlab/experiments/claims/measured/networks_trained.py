@@ -13,7 +13,16 @@ from normlab.dynamics.networks.bridge import bridge
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
 from normlab.experiments.claims.networks.models import (
-    BLOCK, DEPTH, FULL, NO_KEY_NORM, POST, PRE, STEPS, Pair, model_config, pairs,
+    BLOCK,
+    DEPTH,
+    FULL,
+    NO_KEY_NORM,
+    POST,
+    PRE,
+    STEPS,
+    Pair,
+    model_config,
+    pairs,
 )  # fmt: skip
 from normlab.experiments.measures import context_free_loss, prune_curve
 from normlab.experiments.runs.measured import held_out
