@@ -16,8 +16,8 @@ from normlab.stats import gini, paired
 
 Row = SchemeRuns
 Measure = Callable[[LayerRecord], float | None]
-# Between the second and the last quarter of depth a stream that grows like the square root gains log(sqrt(7/3)) = 0.42.
-BOUNDED = 0.21
+# Shorter runs rank who leaves the start first: what they say of gradients and of the decay is no finding.
+LONG = 1000
 
 
 def claims(rows: Mapping[str, Row], depth: int) -> list[Claim]:
@@ -50,23 +50,25 @@ def _named(rows: Mapping[str, Row], *names: str) -> list[Row]:
 def _attn_res_claims(name: str, row: Row, pre: Row) -> list[Claim]:
     gaps = [gap for gap in decay_gaps(row, pre).values() if len(gap) > 1]
     ahead = not gaps or stats.fmean(gap[-1][1] for gap in gaps) < 0
+    early = _early(row)
     found = [
-        claim(f"The stream of {name} grows less with depth than Pre-Norm's", "difference of the logs of last / first "
-              "quarter", _pairs(row, pre, magnitude_growth), -1, [row, pre]),
-        claim(f"The stream of {name} stays bounded", f"log of last quarter / second quarter; confirmed below {BOUNDED}, half "
-              "of what a square root gains", _values(row, late_growth), -1, [row], margin=BOUNDED),
+        claim(f"What layers of {name} put out grows less with depth than Pre-Norm's", "difference of the logs of last / "
+              "first quarter of the branch outputs; 0 at the start, where both are one function", _pairs(row, pre, output_growth),
+              -1, [row, pre]),
         claim(f"{name} spreads gradients more evenly than Pre-Norm", "Gini coefficient of the gradient shares, minus "
               "Pre-Norm's", _pairs(row, pre, lambda r: gini(r.gradient_share) if r.gradient_share else None),
-              -1, [row, pre]),
+              -1, [row, pre], early=early),
         claim(f"The gap of {name} to Pre-Norm widens in the decay phase", "gap at the end minus gap at the begin of the "
-              "decay", [gap[-1][1] - gap[0][1] for gap in gaps], -1, [row, pre],
+              "decay", [gap[-1][1] - gap[0][1] for gap in gaps], -1, [row, pre], early=early,
               vain="" if ahead else f"{name} does not end below Pre-Norm: there is no lead that could widen"),
     ]  # fmt: skip
     period = row.period
     if period:
-        what = f"autocorrelation of the layers' log magnitudes at {period} layers (a block), minus the mean over shorter lags"
+        what = (
+            f"autocorrelation of the layers' log outputs at {period} layers (a block), minus the mean over shorter lags"
+        )
         values = _values(row, lambda record: periodicity(record, period))
-        found.insert(2, claim(f"The stream of {name} is periodic in its blocks", what, values, +1, [row]))
+        found.insert(1, claim(f"What layers of {name} put out is periodic in its blocks", what, values, +1, [row]))
     return found
 
 
@@ -78,6 +80,7 @@ def claim(
     about: Sequence[Row],
     *,
     margin: float = 0.0,
+    early: str = "",
     vain: str = "",
 ) -> Claim:
     """`sign`: the side of `margin` that the claim puts the number on; 0 where it says only that it is not zero.
@@ -89,6 +92,8 @@ def claim(
     idle = [row.scheme for row in about if row.learned is False]
     if idle:
         verdict, reason = "undecided", f"{', '.join(idle)} did not get below the loss of single tokens"
+    elif early:
+        verdict, reason = "undecided", early
     elif not test.significant or test.mean is None:
         verdict = "undecided"
     else:
@@ -96,6 +101,12 @@ def claim(
         if verdict == "confirmed" and vain:
             verdict, reason = "undecided", vain
     return Claim.of(text, number, list(values), test=test, verdict=verdict, reason=reason, margin=margin)
+
+
+def _early(row: Row) -> str:
+    """Why a claim about a whole training cannot be decided by these runs; empty where it can."""
+    steps = max((curve.step[-1] for curve in row.curve.values() if curve.step), default=0)
+    return f"{steps} steps are early training; {LONG} or more are needed" if steps < LONG else ""
 
 
 def _each(row: Row, measure: Measure) -> dict[int, float]:
@@ -131,30 +142,29 @@ def _gap(curve: Curve, base: Curve) -> list[tuple[int, float]]:
 # -- the numbers, from the measures of layers at the end of training --------------------------------------------------
 def magnitude_growth(record: LayerRecord) -> float | None:
     """log( mean magnitude of the last quarter of the reads / of the first quarter )."""
-    return _growth(record, 0)
+    return _growth(record.magnitude)
 
 
-def late_growth(record: LayerRecord) -> float | None:
-    """The same from the second quarter on: what the embedding's size does not decide."""
-    return _growth(record, 1)
+def output_growth(record: LayerRecord) -> float | None:
+    """The same for what branches put out. What they read is bounded by construction where weights are a softmax."""
+    return _growth(record.output)
 
 
-def _growth(record: LayerRecord, start: int) -> float | None:
-    sizes = record.magnitude
+def _growth(sizes: Sequence[float] | None) -> float | None:
     if not sizes:
         return None
     quarter = max(1, len(sizes) // 4)
-    first, last = sum(sizes[start * quarter : (start + 1) * quarter]), sum(sizes[-quarter:])
+    first, last = sum(sizes[:quarter]), sum(sizes[-quarter:])
     return math.log(last / first) if first > 0 and last > 0 else None
 
 
 def periodicity(record: LayerRecord, period: int) -> float | None:
-    """Autocorrelation of the log magnitudes of what layers read, at one block, minus the mean over all shorter lags.
+    """Autocorrelation of the log sizes of what layers put out, at one block, minus the mean over all shorter lags.
 
-    Attention and FFN differ in every scheme, so only what attention reads is looked at; the first block, which follows
+    Attention and FFN differ in every scheme, so only attention's outputs are looked at; the first block, which follows
     the embedding, is left out, and a straight line is taken off.
     """
-    sizes = (record.magnitude or [])[:-1:2][period:]
+    sizes = (record.output or [])[::2][period:]
     if len(sizes) < 3 * period or period < 2 or min(sizes) <= 0:
         return None
     logs, xs = [math.log(size) for size in sizes], list(range(len(sizes)))
