@@ -53,7 +53,7 @@ def _attn_res_claims(name: str, row: Row, pre: Row) -> list[Claim]:
     early = _early(row)
     found = [
         claim(f"What layers of {name} put out grows less with depth than Pre-Norm's", "difference of the logs of last / "
-              "first quarter of the branch outputs; 0 at the start, where both are one function", _pairs(row, pre, output_growth),
+              "first quarter of the outputs; 0 at the start, where both are one function", _pairs(row, pre, output_growth),
               -1, [row, pre]),
         claim(f"{name} spreads gradients more evenly than Pre-Norm", "Gini coefficient of the gradient shares, minus "
               "Pre-Norm's", _pairs(row, pre, lambda r: gini(r.gradient_share) if r.gradient_share else None),
