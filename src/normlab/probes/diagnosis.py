@@ -17,7 +17,7 @@ from normlab.probes.measure.bounds import Theory
 from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import LengthRow, Summary
-from normlab.probes.measure.table import LayerRow, Real, Sparse, StreamRow, plain
+from normlab.probes.measure.table import LayerRow, Real, Sparse, StreamRow, flat, plain
 from normlab.report.tables import csv_text
 
 SCHEMA = 2  # 1 had the same fields and did not say its number
@@ -78,6 +78,8 @@ class Diagnosis:
     verdicts: tuple[Verdict, ...] = ()
     readings: Readings = field(default_factory=Readings)
     schema: int = SCHEMA
+    stack: str = ""  # which half this is, "encoder" or "decoder", where a model has several stacks of layers
+    more: tuple[Diagnosis, ...] = ()  # the other stacks
 
     @property
     def worst(self) -> str | None:
@@ -89,13 +91,19 @@ class Diagnosis:
         """One line: "Healthy", "Look at layer 5: ...", or that it is not trained."""
         return headline(self.verdicts, judged=self.loss is not None)
 
+    @property
+    def stacks(self) -> tuple[Diagnosis, ...]:
+        """Every stack of layers in the order of the forward pass: of an encoder-decoder, both halves."""
+        return (*self.more, self)
+
     def verdict(self, id: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.id == id), None)
 
     def to_dict(self) -> dict[str, object]:
         """As JSON holds it. A file that did not say its schema does not say it again."""
-        late = ("readings", "schema")
-        return {key: value for key, value in plain(self).items() if key not in late or self.schema > 1}
+        late, halves = ("readings", "schema"), ("stack", "more")
+        known = {key: value for key, value in plain(self).items() if key not in halves or value}
+        return {key: value for key, value in known.items() if key not in late or self.schema > 1}
 
     @classmethod
     def from_dict(cls, values: dict[str, object]) -> Diagnosis:
@@ -122,6 +130,10 @@ class Diagnosis:
 
 def table_csv(diagnoses: Sequence[Diagnosis]) -> str:
     """One line per layer; only columns that were measured somewhere."""
-    rows = [{"model": d.name, **plain(row)} for d in diagnoses for row in d.layers]
-    measured = {key for row in rows for key in row}
-    return csv_text(rows, [name for name in ("model", *(each.name for each in fields(LayerRow))) if name in measured])
+    halves = [half for d in diagnoses for half in d.stacks]
+    rows = [
+        {"model": d.name, **({"stack": d.stack} if d.stack else {}), **flat(row)} for d in halves for row in d.layers
+    ]
+    measured = list(dict.fromkeys(key for row in rows for key in row))
+    known = ["model", "stack", *(each.name for each in fields(LayerRow))]
+    return csv_text(rows, [*(name for name in known if name in measured), *(m for m in measured if m not in known)])

@@ -20,7 +20,7 @@ from normlab.config import Config
 from normlab.errors import ConfigError
 from normlab.model import Transformer, TransformerConfig
 from normlab.model.attention import Pass
-from normlab.model.ffn import FeedForward
+from normlab.model.layers import FeedForward
 from normlab.observe.portrait import walk
 from normlab.results import Plain, as_row
 from normlab.schemes import SchemeConfig, label, parse_scheme

@@ -5,21 +5,19 @@ from __future__ import annotations
 from normlab.probes.judge.outliers import Outlier, outliers
 from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, normal, verdict
 from normlab.probes.measure.summary import median
-from normlab.probes.measure.table import column, ratios
-
-KINDS = ("attention", "ffn")
+from normlab.probes.measure.table import column, kinds, ratios
 
 
 def dead_branches(f: Evidence) -> Verdict | None:
     found: list[tuple[int, str, float]] = []
-    for kind in KINDS:
+    for kind in kinds(f.rows):
         sizes = ratios(f.rows, kind)
         usual = median(sizes)
         dead = [i for i, r in enumerate(sizes) if r < LIMITS.dead and (r < 0.02 * usual or usual < LIMITS.dead)]
         found += [(i, kind, sizes[i]) for i in dead]
     if not found:
         return None
-    text = ", ".join(f"{kind} of layer {i}" for i, kind, _ in found[:4])
+    text = ", ".join(f"{kind.replace('_', '-')} of layer {i}" for i, kind, _ in found[:4])
     text += f" and {len(found) - 4} more" if len(found) > 4 else ""
     value = min(size for *_, size in found)
     count = f"{len(found)} branch{'es add' if len(found) > 1 else ' adds'}"
@@ -32,7 +30,7 @@ def dead_branches(f: Evidence) -> Verdict | None:
 def _unlike(f: Evidence, *, low: bool) -> list[tuple[str, Outlier]]:
     """Branches that add more (or less) than those of the layers around, relative to the stream and in size."""
     found = []
-    for kind in KINDS:
+    for kind in kinds(f.rows):
         sizes = column(f.rows, lambda row, kind=kind: b.norm if (b := row.branch(kind)) else None)  # type: ignore[misc]
         least = LIMITS.undersized if low else LIMITS.oversized
         by_ratio = outliers(ratios(f.rows, kind), least=least, low=low, high=not low)

@@ -56,6 +56,7 @@ class AttentionRow(Sparse):
     sink_mass: Number = None
     sink_position: int | None = None
     sink_heads: Number = None
+    unmeasured: str | None = None  # why there are no weights
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,22 @@ class HeadRow(Sparse):
     max_weight: Real
     sink_mass: Real
     output: Number = None
+    twin: int | None = None  # another head of the layer that adds the same
+    twin_cosine: Number = None
+
+
+@dataclass(frozen=True)
+class MaskRow(Sparse):
+    """How far a layer looks, from the weights that are not exactly zero; `window` is what the configuration says.
+
+    `back` and `ahead` are distances in tokens, `length` is that of the text.
+    """
+
+    layer: int
+    length: int
+    back: int
+    ahead: int
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,12 +103,12 @@ class GradientRow(Sparse):
 class BranchReading:
     """One branch of one layer: the size of what it adds, beside the stream, and its angle to it."""
 
-    kind: str
+    kind: str  # "attention", "ffn", "cross_attention", "mixer", or one of these with a number where a layer has several
     layer: int
-    norm: float
-    ratio: float
-    cosine: float
-    typical: float  # the ratio of the median token: one huge or zero token does not move it
+    norm: Real
+    ratio: Real
+    cosine: Real
+    typical: Real  # the ratio of the median token: one huge or zero token does not move it
 
 
 @dataclass(frozen=True)
@@ -123,6 +140,7 @@ class LayerRow(Sparse):
     mixing_error: Number = None  # of its rows and columns from 1
     mixing_keeps: Number = None  # second singular value
     write_gate: Number = None  # mean weight of the weaker branch's write
+    stuck_gates: Number = None  # largest share of gates of one branch at their bounds
     head_share: Number = None  # largest weight of the head's read, in the last layer
     rms: Number = None
     max_magnitude: Number = None
@@ -144,10 +162,13 @@ class LayerRow(Sparse):
     skip_loss_change: Number = None
     attention_typical: Number = None
     ffn_typical: Number = None
+    mixer: str | None = None  # what mixes tokens where it is no softmax attention, such as "state space (MambaMixer)"
+    unmeasured: str | None = None  # why there are no attention weights of this layer
+    others: tuple[BranchReading, ...] | None = None  # branches besides attention and ffn: cross_attention, mixer, ...
 
     @property
     def branches(self) -> tuple[BranchReading, ...]:
-        """The branches that this layer has, attention first."""
+        """The branches that this layer has, attention and FFN first."""
         found = (
             ("attention", self.attention_norm, self.attention_ratio, self.attention_cosine, self.attention_typical),
             ("ffn", self.ffn_norm, self.ffn_ratio, self.ffn_cosine, self.ffn_typical),
@@ -158,7 +179,7 @@ class LayerRow(Sparse):
             )
             for kind, norm, ratio, cosine, typical in found
             if norm is not None
-        )
+        ) + (self.others or ())
 
     def branch(self, kind: str) -> BranchReading | None:
         return next((branch for branch in self.branches if branch.kind == kind), None)
@@ -176,6 +197,20 @@ def column(rows: Iterable[Item], value: Callable[[Item], float | None]) -> list[
 def ratios(rows: Rows, kind: str) -> list[float]:
     """||f|| / ||h|| of the median token, of one kind of branch in every layer; nan where a layer has none."""
     return column(rows, lambda row: branch.typical if (branch := row.branch(kind)) else None)
+
+
+def kinds(rows: Rows) -> list[str]:
+    """The kinds of branches that some layer has, attention and FFN first."""
+    return list(dict.fromkeys(["attention", "ffn", *(branch.kind for row in rows for branch in row.branches)]))
+
+
+def flat(row: LayerRow) -> dict[str, Any]:
+    """One line of a table: further branches become columns of their own."""
+    values: dict[str, Any] = plain(replace(row, others=None))
+    for branch in row.others or ():
+        sizes = {"norm": branch.norm, "ratio": branch.ratio, "cosine": branch.cosine}
+        values |= {f"{branch.kind}_{name}": plain(size) for name, size in sizes.items()}
+    return values
 
 
 def joined(rows: Iterable[LayerRow], more: Iterable[AttentionRow | GradientRow]) -> list[LayerRow]:
