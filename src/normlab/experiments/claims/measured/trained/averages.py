@@ -16,7 +16,7 @@ from normlab.experiments.lengthgen.presets import FOUR_TASKS, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
 
 TV = "total variation of averaged weights"
-STEPS = 10_000
+STEPS, FEW_STEPS = 10_000, 3000
 KNOBS: dict[str, Options] = {
     "every 10": {"average_every": 10},
     "every 400": {"average_every": 400},
@@ -63,8 +63,9 @@ def _chosen(found: dict[str, LengthGeneralization], kind: str) -> list[float]:
 @measure("bema-few", seeds=5, seconds=40)
 def few_legal(bench: Bench) -> Findings:
     """One class is the answer in maximum retrieval."""
-    options = {**TWO_LAYER, **FOUR_TASKS["max-retrieval"], "schemes": ("pre_norm",), "steps": 3000, "schedule": "constant",
-               "average_every": 10}  # fmt: skip
+    task = FOUR_TASKS["max-retrieval"]
+    training: Options = {"steps": FEW_STEPS, "schedule": "constant", "average_every": 10}
+    options = {**TWO_LAYER, **task, "schemes": ("pre_norm",), **training}
     found = trained(bench.folder, options, seeds=len(bench.seeds))
     values = [
         number(TV, at_length(rows_of(found, "pre_norm", kind), "tv", 16), kind) for kind in ("raw", "ema", "bema")

@@ -41,7 +41,7 @@ def drift(seeds: Sequence[int]) -> dict[str, list[float]]:
     optimum = SPEED * STEPS * way
 
     def distance(weights: Tensor) -> Tensor:
-        return (weights - optimum).norm(dim=1)
+        return torch.linalg.vector_norm(weights - optimum, dim=1)
 
     raw = distance(theta)
     return {kind: (distance(average.weights(kind)["theta"]) / raw).tolist() for kind in ("ema", "bema")}
