@@ -259,9 +259,9 @@ CLAIMS = (
         "000-25",
         "Softmax competition among sources weakens the gradient of those that lose.",
         SUMMARY,
-        Inside("rank correlation of a source's weight and its gradient", low=0.5, arm="attn_res"),
+        Inside("gradient of losing sources, over that with equal weights", high=1.0, arm="attn_res"),
         evidence="gradient-by-source",
-        note="Net of Pre-Norm, whose sources all have weight 1.",
+        note="Losing: all but the source with the largest weight. With equal weights (step 0) the number is 1, as in Pre-Norm.",
     ),
     Claim(
         "000-26",

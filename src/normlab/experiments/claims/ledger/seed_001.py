@@ -17,6 +17,7 @@ SUMMARY = "a circulating summary of arXiv 2002.04745"
 TESTS = "tests/experiments/claims/test_identities.py"
 LOSS = "held-out loss"
 RATIO = "W1 gradient, first layer over last"
+UPDATES = "update over weight in the last layer over the first, steps 1 to 10"
 
 CLAIMS = (
     Claim(
@@ -60,18 +61,14 @@ CLAIMS = (
         "001-04",
         "Without warm-up the usual learning rate makes catastrophically large steps in Post-Norm's last layers.",
         PAPER,
-        Every(
-            (
-                Inside("update over weight in the last layer over the first, steps 1 to 10", low=2.0, arm="post_norm"),
-                Difference(
-                    "update over weight in the last layer over the first, steps 1 to 10",
-                    "post_norm",
-                    "pre_norm",
-                    1,
-                    0.7,
-                    ratio=True,
-                ),
-            )
+        Scoped(
+            Every(
+                (
+                    Inside(UPDATES, low=2.0, arm="post_norm"),
+                    Difference(UPDATES, "post_norm", "pre_norm", 1, 0.7, ratio=True),
+                )
+            ),
+            {"plain gradient steps": Inside(UPDATES, low=2.0, arm="post_norm, plain gradient steps")},
         ),
         evidence="first-updates",
     ),

@@ -96,7 +96,7 @@ def first_updates(bench: Bench) -> Findings:
     return Findings(found, {"layers": DEPTH, "dim": 32, "rate": RATE, "warm-up": 0, "steps": STEPS})
 
 
-@measure(UPDATES.replace(" ", "-"), seeds=20, seconds=0.5)
+@measure("null-update-over-weight-in-the-last-layer-over-the-first-steps-1-to-10", seeds=20, seconds=0.5)
 def null_of_first_updates(bench: Bench) -> Findings:
     rows = [_updates(PRE, "adamw", 1000 + seed) for seed in bench.seeds]
     return Findings([number(UPDATES, [row[-1] / row[0] for row in rows], PRE)], {"layers": DEPTH, "rate": RATE})

@@ -22,7 +22,7 @@ from normlab.experiments.runs.trainer import run_folder
 from normlab.experiments.shapes import run_name
 from normlab.model import Transformer, TransformerConfig
 from normlab.schemes.names import label, parse_scheme
-from normlab.tasks import Text
+from normlab.tasks import MaskedText, Text
 from normlab.training import Schedule, TrainConfig, checkpoint
 
 DEPTH, DIM, HEADS = 12, 32, 2
@@ -33,6 +33,7 @@ PRE, POST, FULL, BLOCK, NO_KEY_NORM = (
 )  # fmt: skip
 ARMS = (PRE, POST, FULL, BLOCK)
 NULL_SEEDS = 20
+SPIKE_SEEDS = 8
 WARMUPS = (0, 20, 60, 120, 240)
 
 
@@ -71,11 +72,11 @@ def shared_models() -> dict[str, RunConfig]:
 
 def null_models() -> dict[str, RunConfig]:
     """One cheap scheme with many seeds: what a measure says where there is nothing to find."""
-    score = HeldOut(validations=5, layers=(0.0, 1.0), layer_sequences=16, sequences=64)
+    score = HeldOut(validations=30, curve_sequences=16, layers=(), prune=False, sequences=64)
     found = {}
     for seed in range(100, 100 + NULL_SEEDS):
         train = TrainConfig(
-            steps=300, batch=8, length=32, seed=seed, lr=USUAL.lr, log_every=10, checkpoint_every=300,
+            steps=300, batch=8, length=32, seed=seed, lr=USUAL.lr, log_every=1, checkpoint_every=300,
             schedule=Schedule(kind="wsd", warmup=30),
         )  # fmt: skip
         found[run_name(PRE, DEPTH, USUAL.lr, seed)] = RunConfig(
@@ -125,10 +126,44 @@ def key_null_models() -> dict[str, RunConfig]:
     return {run_name(FULL, 6, USUAL.lr, s): first.replace(train=brief.replace(seed=s)) for s in seeds}
 
 
+def spike_models() -> dict[str, RunConfig]:
+    """No warm-up, every step logged: the begin of training at 12 layers and at 2, each scheme at its best rate."""
+    score = HeldOut(validations=1, sequences=64, layers=(), prune=False)
+    found = {}
+    for seed in range(SPIKE_SEEDS):
+        for depth in (2, 12):
+            for scheme, lr in ((POST, 6e-4 if depth == 12 else 4e-3), (PRE, 2.4e-3 if depth == 12 else 4e-3)):
+                train = TrainConfig(
+                    steps=400, batch=8, length=32, seed=seed, lr=lr, log_every=1, checkpoint_every=400,
+                    schedule=Schedule(kind="constant", warmup=0),
+                )  # fmt: skip
+                found[run_name(scheme, depth, lr, seed)] = RunConfig(
+                    model=model_config(scheme, depth=depth), task=Text(), train=train, score=score
+                )
+    return found
+
+
+def masked_models() -> dict[str, RunConfig]:
+    """Encoders that fill in masked bytes: Pre-Norm without warm-up, Post-Norm with it at two rates, the better of which counts."""
+    score = HeldOut(validations=40, curve_sequences=64, sequences=128, layers=(), prune=False)
+    found = {}
+    for seed in range(SEEDS):
+        for scheme, lr, warmup in ((PRE, 4e-3, 0), (POST, 2e-3, 200), (POST, 1e-3, 200)):
+            train = TrainConfig(
+                steps=800, batch=16, length=32, seed=seed, lr=lr, log_every=10, checkpoint_every=800,
+                schedule=Schedule(kind="linear", warmup=warmup),
+            )  # fmt: skip
+            model = model_config(scheme, depth=6).replace(causal=False, vocab_size=257)
+            found[run_name(scheme, 6, lr, seed)] = RunConfig(model=model, task=MaskedText(), train=train, score=score)
+    return found
+
+
 PLANS: dict[str, Callable[[], dict[str, RunConfig]]] = {
     "models": shared_models,
     "null": null_models,
     "warmup": warmup_models,
+    "spikes": spike_models,
+    "masked": masked_models,
     "keys": key_models,
     "keys-null": key_null_models,
 }
