@@ -6,11 +6,14 @@ import random
 import pytest
 
 from normlab.experiments.compare.claims import (
-    BOUNDED,
     claim,
     claims,
     gradient_centre,
+<<<<<<< HEAD
     late_growth,
+=======
+    magnitude_growth,
+>>>>>>> dev-ledger
     output_growth,
     periodicity,
     prune_cost,
@@ -53,6 +56,7 @@ def test_claims_are_confirmed_refuted_or_undecided(values, sign, verdict):
 
 def test_a_bound_is_tested_against_its_margin():
     about = [row("keel", BASE)]
+<<<<<<< HEAD
     below = alone(claim("x", "y", [0.1, 0.11, 0.09], -1, about, margin=BOUNDED))
     assert (below.verdict, below.mean) == ("confirmed", pytest.approx(0.1))
     assert below.low < 0.1 < below.high < BOUNDED
@@ -70,6 +74,13 @@ def test_many_claims_on_a_page_make_each_harder():
     assert (first.verdict, second.verdict) == ("confirmed", "undecided")
     assert second.adjusted == pytest.approx(3 * weak.test.p)
     assert first.adjusted == pytest.approx(4 * strong.test.p)
+=======
+    below = claim("x", "y", [0.1, 0.11, 0.09], -1, about, margin=0.21)
+    assert (below.verdict, below.mean) == ("confirmed", pytest.approx(0.1))
+    assert below.low < 0.1 < below.high < 0.21
+    assert claim("x", "y", [0.5, 0.51, 0.49], -1, about, margin=0.21).verdict == "refuted"
+    assert claim("x", "y", [0.1, 0.3, 0.2], -1, about, margin=0.21).verdict == "undecided"
+>>>>>>> dev-ledger
 
 
 def test_every_claim_is_made():
@@ -85,18 +96,29 @@ def test_every_claim_is_made():
         "period": 3,
     }
     made = claims({name: row(name, BASE, **more) for name in names}, 24)
+<<<<<<< HEAD
     said = " ".join(c.text for c in made)
     for words in ("grows with depth", "put out more", "lean to early", "stay bounded", "are periodic", "spreads gradients",
+=======
+    said = " ".join(c.claim for c in made)
+    for words in ("grows with depth", "lean to early", "put out grows less", "periodic in its blocks", "spreads gradients",
+>>>>>>> dev-ledger
                   "widens in the decay", "ln_scaling changes the prune", "mix_norm changes the prune"):  # fmt: skip
         assert words in said
     assert sum("24 layers" in c.number for c in made) == 4
 
 
-def gaps(*, begin, end):
+def gaps(*, begin, end, steps=2000):
     """A claim about a decay from `begin` to `end` above Pre-Norm, in three seeds that differ a little."""
+<<<<<<< HEAD
     none = {"per_seed": {}, "at_start": {}, "period": None}
     curves = [Curve([1, 2], [2.5 + begin + e, 2.0 + end], 1) for e in (0.0, 0.01, 0.02)]
     plain = Curve([1, 2], [2.5, 2.0], 1)
+=======
+    none = {"per_seed": {}, "period": None}
+    curves = [Curve([1, steps], [2.5 + begin + e, 2.0 + end], 1) for e in (0.0, 0.01, 0.02)]
+    plain = Curve([1, steps], [2.5, 2.0], 1)
+>>>>>>> dev-ledger
     rows = {
         "post_norm": row("post_norm", BASE, curve=dict.fromkeys(range(3), curves[0]), **none),  # any other baseline
         "pre_norm": row("pre_norm", BASE, curve=dict.fromkeys(range(3), plain), **none),
@@ -111,29 +133,52 @@ def test_a_lead_that_widens_is_a_lead_over_pre_norm():
     assert widens.values == pytest.approx([-0.2, -0.21, -0.22])
     assert "block_attn_res(blocks=4)" in widens.claim
     assert gaps(begin=-0.3, end=-0.1).verdict == "refuted"
+    early = gaps(begin=-0.3, end=-0.1, steps=200)
+    assert (early.verdict, early.reason) == ("undecided", "200 steps are early training; 1000 or more are needed")
     behind = gaps(begin=0.2, end=0.05)
     assert (behind.verdict, "no lead that could widen" in behind.reason) == ("undecided", True)
 
 
 def test_the_numbers_of_the_claims():
+<<<<<<< HEAD
     assert stream_growth(record(magnitude=[1.0] * 4 + [2.0] * 4 + [math.e] * 2)) == pytest.approx(1.0)
     assert output_growth(record(output=[1.0] * 4 + [2.0] * 4 + [math.e] * 2)) == pytest.approx(1.0)
     assert late_growth(record(output=[0.1] * 2 + [1.0] * 4 + [math.e] * 2)) == pytest.approx(1.0)
+=======
+    assert magnitude_growth(record(magnitude=[1.0] * 4 + [2.0] * 4 + [math.e] * 2)) == pytest.approx(1.0)
+    reads_only = record(magnitude=[1.0] * 4 + [2.0] * 4, output=[1.0] * 6 + [math.e] * 2)
+    assert output_growth(reads_only) == pytest.approx(1.0), "what is read does not enter"
+>>>>>>> dev-ledger
     assert gradient_centre(record(gradient_share=[1.0, 0.0, 0.0])) == -0.5
     assert gradient_centre(record(gradient_share=[0.25] * 4)) == pytest.approx(0)
     assert prune_cost(record(prune=[1.0, 1.5, 3.0], skip=[0.1] * 8), 2) == 2.0
     assert prune_cost(record(prune=[1.0, 1.5, 3.0]), 3) is None
+<<<<<<< HEAD
     empty = (stream_growth(record()), output_growth(record()), late_growth(record()), gradient_centre(record()))
     assert {*empty, prune_cost(record(), 1)} == {None}
 
 
 def test_periodicity_finds_the_block_and_nothing_else():
     saw = [v for _ in range(8) for v in (1.0, 9.0, 2.0, 9.0, 4.0, 9.0)]  # attention adds 1, 2, 4 in each block
+=======
+    assert (
+        magnitude_growth(record())
+        is output_growth(record())
+        is gradient_centre(record())
+        is prune_cost(record(), 1)
+        is None
+    )
+
+
+def test_periodicity_finds_the_block_and_nothing_else():
+    saw = [v for _ in range(8) for v in (1.0, 9.0, 2.0, 9.0, 4.0, 9.0)]  # attention puts out 1, 2, 4 in each block
+>>>>>>> dev-ledger
     assert periodicity(record(output=saw), 3) > 1
     assert periodicity(record(output=saw), 4) < 0
     steady = [math.sqrt(1 + k) for k in range(48)]
     assert periodicity(record(output=steady), 3) < 0
     assert periodicity(record(output=[1.0] * 48), 3) is periodicity(record(), 3) is None
+<<<<<<< HEAD
 
 
 def test_what_is_there_at_step_0_is_no_finding():
@@ -203,3 +248,5 @@ def test_a_null_is_confirmed_or_refuted_in_at_most_one_of_twenty():
 
 def test_a_planted_effect_is_found():
     assert decided(planted=1.5)["grow less"] > 0.8
+=======
+>>>>>>> dev-ledger

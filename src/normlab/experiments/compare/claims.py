@@ -20,8 +20,8 @@ from normlab.stats import Paired, gini, holm, paired
 
 Row = SchemeRuns
 Measure = Callable[[LayerRecord], float | None]
-# Between the second and the last quarter of depth a stream that grows like the square root gains log(sqrt(7/3)) = 0.42.
-BOUNDED = 0.21
+# Shorter runs rank who leaves the start first: what they say of gradients and of the decay is no finding.
+LONG = 1000
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,9 @@ def _named(rows: Mapping[str, Row], *names: str) -> list[Row]:
 def _attn_res_claims(name: str, row: Row, pre: Row) -> list[Draft]:
     gaps = [gap for gap in decay_gaps(row, pre).values() if len(gap) > 1]
     ahead = not gaps or stats.fmean(gap[-1][1] for gap in gaps) < 0
+    early = _early(row)
     found = [
+<<<<<<< HEAD
         claim(f"The layer outputs of {name} grow less with depth than Pre-Norm's", "difference of the logs of last / first "
               "quarter, each net of step 0", _net_pairs(row, pre, output_growth), -1, [row, pre]),
         claim(f"The layer outputs of {name} stay bounded", f"log of last quarter / second quarter, net of step 0; confirmed "
@@ -105,18 +107,33 @@ def _attn_res_claims(name: str, row: Row, pre: Row) -> list[Draft]:
         claim(f"{name} spreads gradients more evenly than Pre-Norm", "Gini coefficient of the gradient shares, net of step "
               "0, minus Pre-Norm's", _net_pairs(row, pre, lambda r: gini(r.gradient_share) if r.gradient_share else None),
               -1, [row, pre]),
+=======
+        claim(f"What layers of {name} put out grows less with depth than Pre-Norm's", "difference of the logs of last / "
+              "first quarter of the branch outputs; 0 at the start, where both are one function", _pairs(row, pre, output_growth),
+              -1, [row, pre]),
+        claim(f"{name} spreads gradients more evenly than Pre-Norm", "Gini coefficient of the gradient shares, minus "
+              "Pre-Norm's", _pairs(row, pre, lambda r: gini(r.gradient_share) if r.gradient_share else None),
+              -1, [row, pre], early=early),
+>>>>>>> dev-ledger
         claim(f"The gap of {name} to Pre-Norm widens in the decay phase", "gap at the end minus gap at the begin of the "
-              "decay", [gap[-1][1] - gap[0][1] for gap in gaps], -1, [row, pre],
+              "decay", [gap[-1][1] - gap[0][1] for gap in gaps], -1, [row, pre], early=early,
               vain="" if ahead else f"{name} does not end below Pre-Norm: there is no lead that could widen"),
     ]  # fmt: skip
     period = row.period
     if period:
         what = (
+<<<<<<< HEAD
             f"autocorrelation of the attention outputs' logs at {period} layers (a block), minus the mean over shorter lags, "
             "net of step 0"
         )
         values = _net(row, lambda record: periodicity(record, period))
         found.insert(2, claim(f"The layer outputs of {name} are periodic in its blocks", what, values, +1, [row]))
+=======
+            f"autocorrelation of the layers' log outputs at {period} layers (a block), minus the mean over shorter lags"
+        )
+        values = _values(row, lambda record: periodicity(record, period))
+        found.insert(1, claim(f"What layers of {name} put out is periodic in its blocks", what, values, +1, [row]))
+>>>>>>> dev-ledger
     return found
 
 
@@ -128,11 +145,40 @@ def claim(
     about: Sequence[Row],
     *,
     margin: float = 0.0,
+    early: str = "",
     vain: str = "",
+<<<<<<< HEAD
 ) -> Draft:
     """`about`: the schemes that must have learned something."""
     idle = tuple(row.scheme for row in about if row.learned is False)
     return Draft(text, number, list(values), sign, idle, margin, vain)
+=======
+) -> Claim:
+    """`sign`: the side of `margin` that the claim puts the number on; 0 where it says only that it is not zero.
+
+    `vain` is why a number on the right side would not confirm it.
+    """
+    test = paired([value - margin for value in values])
+    reason = ""
+    idle = [row.scheme for row in about if row.learned is False]
+    if idle:
+        verdict, reason = "undecided", f"{', '.join(idle)} did not get below the loss of single tokens"
+    elif early:
+        verdict, reason = "undecided", early
+    elif not test.significant or test.mean is None:
+        verdict = "undecided"
+    else:
+        verdict = "confirmed" if sign == 0 or test.mean * sign > 0 else "refuted"
+        if verdict == "confirmed" and vain:
+            verdict, reason = "undecided", vain
+    return Claim.of(text, number, list(values), test=test, verdict=verdict, reason=reason, margin=margin)
+>>>>>>> dev-ledger
+
+
+def _early(row: Row) -> str:
+    """Why a claim about a whole training cannot be decided by these runs; empty where it can."""
+    steps = max((curve.step[-1] for curve in row.curve.values() if curve.step), default=0)
+    return f"{steps} steps are early training; {LONG} or more are needed" if steps < LONG else ""
 
 
 def _each(row: Row, measure: Measure) -> dict[int, float]:
@@ -183,6 +229,7 @@ def _gap(curve: Curve, base: Curve) -> list[tuple[int, float]]:
 # -- the numbers, from the measures of layers at the end of training --------------------------------------------------
 def stream_growth(record: LayerRecord) -> float | None:
     """log( mean magnitude of the last quarter of the reads / of the first quarter )."""
+<<<<<<< HEAD
     return _growth(record.magnitude, 0)
 
 
@@ -197,18 +244,36 @@ def late_growth(record: LayerRecord) -> float | None:
 
 
 def _growth(sizes: Sequence[float] | None, start: int) -> float | None:
+=======
+    return _growth(record.magnitude)
+
+
+def output_growth(record: LayerRecord) -> float | None:
+    """The same for what branches put out. What they read is bounded by construction where weights are a softmax."""
+    return _growth(record.output)
+
+
+def _growth(sizes: Sequence[float] | None) -> float | None:
+>>>>>>> dev-ledger
     if not sizes:
         return None
     quarter = max(1, len(sizes) // 4)
-    first, last = sum(sizes[start * quarter : (start + 1) * quarter]), sum(sizes[-quarter:])
+    first, last = sum(sizes[:quarter]), sum(sizes[-quarter:])
     return math.log(last / first) if first > 0 and last > 0 else None
 
 
 def periodicity(record: LayerRecord, period: int) -> float | None:
+<<<<<<< HEAD
     """Autocorrelation of the log magnitudes of what attention adds, at one block, minus the mean over all shorter lags.
 
     Attention and FFN differ in every scheme, so only attention is looked at; the first block, which follows the embedding,
     is left out, and a straight line is taken off.
+=======
+    """Autocorrelation of the log sizes of what layers put out, at one block, minus the mean over all shorter lags.
+
+    Attention and FFN differ in every scheme, so only attention's outputs are looked at; the first block, which follows
+    the embedding, is left out, and a straight line is taken off.
+>>>>>>> dev-ledger
     """
     sizes = (record.output or [])[::2][period:]
     if len(sizes) < 3 * period or period < 2 or min(sizes) <= 0:
