@@ -4,7 +4,7 @@ from normlab.experiments.claims.measured.trained import averages
 from tests.experiments.claims.measured.trained.fits import judged
 
 
-@pytest.mark.parametrize("name", ["bema-many", "bema-few"])
+@pytest.mark.parametrize("name", ["bema-many", "bema-few", "bema-memory"])
 def test_the_criteria_can_read_it(name, tmp_path, monkeypatch):
     monkeypatch.setattr(averages, "FEW_STEPS", 6)
     monkeypatch.setattr(averages, "MANY", {**averages.MANY, "steps": 6, "batch": 4})
