@@ -51,12 +51,12 @@ class Measured:
     folder: str = "claims-length"
 
 
-CHEAP = ("002-02", "002-01", "002-15", "002-16", "002-27", "null-total-variation", "002-09", "002-18", "002-24", "002-05",
+CHEAP = ("002-02", "002-01", "002-15", "null-total-variation", "002-09", "002-18", "002-24", "002-05",
          "null-total-variation-on-dyck", "null-total-variation-on-tomita", "null-total-variation-on-set-complement",
          "null-total-variation-on-maximum-retrieval", "null-sequence-auc", "null-spikes-in-a-run-of-2-layers",
          "null-gap-between-legal-and-illegal-tokens", "null-total-variation-by-length",
-         "null-total-variation-of-averaged-weights", "null-attention-entropy-over-its-maximum", "null-gradient-variance",
-         "null-distance-to-the-moving-optimum-over-that-of-the-raw-weights", "002-04", "002-19",
+         "null-total-variation-of-averaged-weights", "null-attention-entropy-over-its-maximum",
+         "002-04", "002-19",
          "null-total-variation-by-width-on-dyck", "null-total-variation-by-width-on-tomita",
          "null-total-variation-by-width-on-set-complement", "null-total-variation-by-width-on-maximum-retrieval", "002-22",
          "null-loss-at-twice-the-training-length-minus-at-the-training-length", "null-held-out-loss",

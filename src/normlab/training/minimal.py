@@ -142,7 +142,7 @@ class _Loss(torch.autograd.Function):
         w = Weights(*parameters)  # type: ignore[arg-type]
         if own.fused is not None:
             distinct = _distinct(tokens, len(w.embedding))
-            loss, *gradients = own.fused(tokens, targets, law, distinct, w, scale, eps)  # type: ignore[assignment]
+            loss, *gradients = own.fused(tokens, targets, law, distinct, w, scale, eps)
             ctx.save_for_backward(*gradients)
             return loss  # type: ignore[return-value]
         made, kept = make_tables(w, scale, eps)

@@ -22,13 +22,15 @@ Row = SchemeRuns
 Measure = Callable[[LayerRecord], float | None]
 # Between the second and the last quarter of depth a stream that grows like the square root gains log(sqrt(7/3)) = 0.42.
 BOUNDED = 0.21
+LONG = 1000
+"""Steps; shorter runs rank who leaves the start first: what they say of layers and of the decay is no finding."""
 
 
 @dataclass(frozen=True)
 class Draft:
     """A claim before the others of its page are known. `sign`: the side of `margin` that it puts the number on; 0 where it
     says only that it is not zero. `idle`: schemes that have learned nothing. `vain`: why a number on the right side would
-    not confirm it."""
+    not confirm it. `early`: why runs like these cannot decide it."""
 
     text: str
     number: str
@@ -37,6 +39,7 @@ class Draft:
     idle: tuple[str, ...] = ()
     margin: float = 0.0
     vain: str = ""
+    early: str = ""
 
     @property
     def test(self) -> Paired:
@@ -47,6 +50,8 @@ class Draft:
         reason = ""
         if self.idle:
             verdict, reason = "undecided", f"{', '.join(self.idle)} did not get below the loss of single tokens"
+        elif self.early:
+            verdict, reason = "undecided", self.early
         elif not test.significant or test.mean is None:
             verdict = "undecided"
         else:
@@ -99,14 +104,15 @@ def _attn_res_claims(name: str, row: Row, pre: Row) -> list[Draft]:
     ahead = not gaps or stats.fmean(gap[-1][1] for gap in gaps) < 0
     found = [
         claim(f"The layer outputs of {name} grow less with depth than Pre-Norm's", "difference of the logs of last / first "
-              "quarter, each net of step 0", _net_pairs(row, pre, output_growth), -1, [row, pre]),
+              "quarter, each net of step 0", _net_pairs(row, pre, output_growth), -1, [row, pre], whole=True),
         claim(f"The layer outputs of {name} stay bounded", f"log of last quarter / second quarter, net of step 0; confirmed "
-              f"below {BOUNDED}, half of what a square root gains", _net(row, late_growth), -1, [row], margin=BOUNDED),
+              f"below {BOUNDED}, half of what a square root gains", _net(row, late_growth), -1, [row], margin=BOUNDED,
+              whole=True),
         claim(f"{name} spreads gradients more evenly than Pre-Norm", "Gini coefficient of the gradient shares, net of step "
               "0, minus Pre-Norm's", _net_pairs(row, pre, lambda r: gini(r.gradient_share) if r.gradient_share else None),
-              -1, [row, pre]),
+              -1, [row, pre], whole=True),
         claim(f"The gap of {name} to Pre-Norm widens in the decay phase", "gap at the end minus gap at the begin of the "
-              "decay", [gap[-1][1] - gap[0][1] for gap in gaps], -1, [row, pre],
+              "decay", [gap[-1][1] - gap[0][1] for gap in gaps], -1, [row, pre], whole=True,
               vain="" if ahead else f"{name} does not end below Pre-Norm: there is no lead that could widen"),
     ]  # fmt: skip
     period = row.period
@@ -116,7 +122,9 @@ def _attn_res_claims(name: str, row: Row, pre: Row) -> list[Draft]:
             "net of step 0"
         )
         values = _net(row, lambda record: periodicity(record, period))
-        found.insert(2, claim(f"The layer outputs of {name} are periodic in its blocks", what, values, +1, [row]))
+        found.insert(
+            2, claim(f"The layer outputs of {name} are periodic in its blocks", what, values, +1, [row], whole=True)
+        )
     return found
 
 
@@ -129,10 +137,17 @@ def claim(
     *,
     margin: float = 0.0,
     vain: str = "",
+    whole: bool = False,
 ) -> Draft:
-    """`about`: the schemes that must have learned something."""
+    """`about`: the schemes that must have learned something. `whole`: it is about a whole training."""
     idle = tuple(row.scheme for row in about if row.learned is False)
-    return Draft(text, number, list(values), sign, idle, margin, vain)
+    return Draft(text, number, list(values), sign, idle, margin, vain, _early(about) if whole else "")
+
+
+def _early(rows: Sequence[Row]) -> str:
+    """Why a claim about a whole training cannot be decided by these runs; empty where it can."""
+    steps = max((curve.step[-1] for row in rows for curve in row.curve.values() if curve.step), default=0)
+    return f"{steps} steps are early training; {LONG} or more are needed" if steps < LONG else ""
 
 
 def _each(row: Row, measure: Measure) -> dict[int, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import number
 from normlab.experiments.claims.measured.trained.by_length import (
@@ -14,9 +16,10 @@ from normlab.experiments.claims.measured.trained.by_length import (
 )
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
+from normlab.training.averaging import BEMA
 
 TV = "total variation of averaged weights"
-STEPS = 10_000
+STEPS, FEW_STEPS = 10_000, 3000
 KNOBS: dict[str, Options] = {
     "every 10": {"average_every": 10},
     "every 400": {"average_every": 400},
@@ -63,10 +66,27 @@ def _chosen(found: dict[str, LengthGeneralization], kind: str) -> list[float]:
 @measure("bema-few", seeds=5, seconds=40)
 def few_legal(bench: Bench) -> Findings:
     """One class is the answer in maximum retrieval."""
-    options = {**TWO_LAYER, **FOUR_TASKS["max-retrieval"], "schemes": ("pre_norm",), "steps": 3000, "schedule": "constant",
-               "average_every": 10}  # fmt: skip
+    task = FOUR_TASKS["max-retrieval"]
+    training: Options = {"steps": FEW_STEPS, "schedule": "constant", "average_every": 10}
+    options = {**TWO_LAYER, **task, "schemes": ("pre_norm",), **training}
     found = trained(bench.folder, options, seeds=len(bench.seeds))
     values = [
         number(TV, at_length(rows_of(found, "pre_norm", kind), "tv", 16), kind) for kind in ("raw", "ema", "bema")
     ]
     return Findings(values, settings_of(found), ["At the training length."], seconds_of(found))
+
+
+@measure("bema-memory", seeds=1, seconds=1)
+def memory(bench: Bench) -> Findings:
+    """BEMA's weights from the raw ones and the copies that are not derived from others."""
+    theta = torch.zeros(8, dtype=torch.float64)
+    average = BEMA({"theta": theta}, every=1)
+    for step in range(1, 50):
+        theta.add_(torch.randn(8, generator=torch.Generator().manual_seed(step), dtype=torch.float64))
+        average.update(step)
+    kept = {name.partition("/")[0]: t for name, t in average.tensors().items()}
+    rebuilt = kept["ema"] + average.alpha(average.step) * (theta - kept["start"])
+    derived = float((rebuilt - kept["bema"]).abs().max()) < 1e-12
+    metric = "copies of the weights that BEMA keeps besides them"
+    notes = ["Ours stores a third, BEMA's weights themselves, which follow from the two and the raw weights."]
+    return Findings([number(metric, len(kept) - derived, exact=True)], {"stored": len(kept)}, notes)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normlab.experiments.claims.evidence import Measurement, curve
+from normlab.experiments.claims.evidence import Measurement, Setting, curve
 from normlab.experiments.executors.here import HereExecutor
 from normlab.experiments.lengthgen.experiment import EXPERIMENT, runs_of
 from normlab.experiments.lengthgen.presets import Options
@@ -142,17 +142,22 @@ def seconds_of(*found: LengthGeneralization) -> float:
     return sum(note.seconds for one in found for note in one.runs.values())
 
 
-def settings_of(found: LengthGeneralization | Reached) -> dict[str, str | int | float | bool]:
+def settings_of(found: LengthGeneralization | Reached) -> dict[str, Setting]:
     config = found.config
     steps = found.step if isinstance(found, Reached) else config.steps
-    model = {"preset": config.preset, "task": config.task.name, "norm": config.norm, "batch": config.batch}
-    train = {
+    model: dict[str, Setting] = {
+        "preset": config.preset,
+        "task": config.task.name,
+        "norm": config.norm,
+        "batch": config.batch,
+    }
+    train: dict[str, Setting] = {
         "steps": steps,
         "lr": config.lrs[0],
         "schedule": config.schedule,
         "weight_decay": config.weight_decay,
     }
-    return {**model, **train, "train_length": config.train_length}
+    return {**model, "batch": config.batch, **train, "train_length": config.train_length}
 
 
 def mean(values: Sequence[float]) -> float:

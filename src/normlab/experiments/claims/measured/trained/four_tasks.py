@@ -27,7 +27,7 @@ SCHEMES = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm")
 WORDS = {"set-complement": "set complement", "max-retrieval": "maximum retrieval", "dyck": "dyck", "tomita": "tomita"}
 TWICE = {"set-complement": 11, "max-retrieval": 32, "dyck": 32, "tomita": 32}
 """Twice the training length; for set complement 11, the longest that there is, after 6."""
-STEPS = 10_000
+STEPS, WIDTH_STEPS, TEXT_STEPS = 10_000, 3000, 2000
 SEEDS, COST = 8, 3600.0  # seconds of all four tasks, four schemes and eight seeds on one core, about
 ON_THE_WAY = (2000, 4000, 7000)
 
@@ -109,7 +109,7 @@ def _narrow(bench: Bench, task: str, dim: int) -> LengthGeneralization:
         **TWO_LAYER,
         **FOUR_TASKS[task],
         "schemes": ("pre_norm",),
-        "steps": 3000,
+        "steps": WIDTH_STEPS,
         "dims": (dim,),
         "head_dims": (4,),
     }
@@ -127,7 +127,7 @@ def natural_text(bench: Bench) -> Findings:
     schemes: Sequence[str] = ("pre_norm", "post_norm")
     options: Options = {
         "preset": "two_layer", "task": "text", "train_length": 32, "test_lengths": (32, 64), "dims": (32,), "batch": 16,
-        "steps": 2000, "lrs": (3e-3,), "positions": ("nope",), "schemes": tuple(schemes), "test_count": 512,
+        "steps": TEXT_STEPS, "lrs": (3e-3,), "positions": ("nope",), "schemes": tuple(schemes), "test_count": 512,
     }  # fmt: skip
     found = trained(bench.folder, options, seeds=len(bench.seeds))
     name = "loss at twice the training length minus at the training length"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
-from normlab.experiments.claims.evidence import Measurement, curve, number
+from normlab.experiments.claims.evidence import Measurement, Setting, curve, number
 from normlab.experiments.compare.experiment import EXPERIMENT
 from normlab.experiments.compare.presets import PRESETS, preset
 from normlab.experiments.compare.request import CompareRequest
@@ -64,7 +64,7 @@ def ladder(bench: Bench) -> Findings:
         ends = [row.losses[seed] or float("nan") for seed in seeds]
         measurements.append(number("held-out loss at the end, more sequences", ends, row.scheme))
     shape = setting.setting
-    settings = {
+    settings: dict[str, Setting] = {
         "depth": shape.depth, "dim": shape.dim, "tokens": shape.tokens, "batch": shape.batch, "length": shape.length,
         "recipe": shape.recipe, "optimizer": shape.optimizer, "schedule": shape.schedule,
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import number
-from normlab.experiments.claims.measured.networks_trained import (
+from normlab.experiments.claims.measured.networks.trained import (
     GINI,
     GROWTH,
     LARGEST,
