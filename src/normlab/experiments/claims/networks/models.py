@@ -144,7 +144,7 @@ def spike_models() -> dict[str, RunConfig]:
 
 
 def masked_models() -> dict[str, RunConfig]:
-    """Encoders that fill in masked bytes: Pre-Norm without warm-up, Post-Norm with it at two rates, the better of which counts."""
+    """Encoders that fill in masked bytes: Pre-Norm without warm-up; Post-Norm with it, the better of two rates counts."""
     score = HeldOut(validations=40, curve_sequences=64, sequences=128, layers=(), prune=False)
     found = {}
     for seed in range(SEEDS):

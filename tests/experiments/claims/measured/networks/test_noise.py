@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from normlab.experiments.claims.measured.noise import gradient_variance, lag
+from normlab.experiments.claims.measured.networks.noise import gradient_variance, lag
 
 
 def test_without_noise_the_lag_is_a_recursion():

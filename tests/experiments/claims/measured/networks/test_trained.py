@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from normlab.experiments.claims.measured import networks_trained as measured
+from normlab.experiments.claims.measured.networks import trained as measured
 from normlab.experiments.claims.networks import models
 from normlab.experiments.claims.networks.models import FULL, PLANS, PRE, Pair, load_trained, model_config
 from normlab.experiments.runs.folder import prepare
@@ -67,7 +67,9 @@ def test_plans_hold_runs_with_names_of_their_own(plan):
 def test_a_run_comes_back_as_start_and_end(tmp_path, monkeypatch):
     """Trained for three steps: the start is the config's, the end is the checkpoint's and the held-out loss agrees."""
     config = next(iter(PLANS["keys"]().values()))
-    brief = config.replace(train=config.train.replace(steps=3, schedule=Schedule(kind="wsd", warmup=1), checkpoint_every=3))
+    brief = config.replace(
+        train=config.train.replace(steps=3, schedule=Schedule(kind="wsd", warmup=1), checkpoint_every=3)
+    )
     monkeypatch.setitem(models.PLANS, "brief", lambda: {"one": brief})
     (found,) = models.pairs(tmp_path, "brief", FULL, seeds=(0,))
     assert found.run.summary.step == 3

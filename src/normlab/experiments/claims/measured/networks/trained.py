@@ -9,11 +9,19 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from normlab.dynamics.networks.bridge import bridge
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
 from normlab.experiments.claims.networks.models import (
-    BLOCK, DEPTH, FULL, NO_KEY_NORM, POST, PRE, STEPS, Pair, model_config, pairs,
+    BLOCK,
+    DEPTH,
+    FULL,
+    NO_KEY_NORM,
+    POST,
+    PRE,
+    STEPS,
+    Pair,
+    model_config,
+    pairs,
 )  # fmt: skip
 from normlab.experiments.measures import context_free_loss, prune_curve
 from normlab.experiments.runs.measured import held_out
@@ -150,8 +158,12 @@ def pruning(bench: Bench) -> Findings:
         found += [
             number("share of layers removable for 1 % of what was learnt", [row[0] for row in rows], scheme),
             number(REMOVED, [row[1] for row in rows], scheme),
-            curve("loss added by skipping a layer", range(1, DEPTH + 1), [row[2] for row in rows], scheme, axis="layer"),
-            number("share of the deeper half in what skipping costs", [deep_over_early(row[2]) for row in rows], scheme),
+            curve(
+                "loss added by skipping a layer", range(1, DEPTH + 1), [row[2] for row in rows], scheme, axis="layer"
+            ),
+            number(
+                "share of the deeper half in what skipping costs", [deep_over_early(row[2]) for row in rows], scheme
+            ),
         ]
     return Findings(found, _settings())
 
@@ -204,19 +216,6 @@ def gradient_by_source(bench: Bench) -> Findings:
         found.append(number("gradient of losing sources, over that with equal weights", [r.others for r in rows], arm))
         found.append(number("gradient of the winning source, over that with equal weights", [r.top for r in rows], arm))
     return Findings(found, _settings())
-
-
-@measure("bridge", seeds=5, seconds=SECONDS)
-def trained_bridge(bench: Bench) -> Findings:
-    """How far the mean cosine between tokens is from that of random layers of infinite width, at the end and at the start."""
-    (batch,) = held_out(Text(), 2, 2, 32)
-    found: list[Measurement] = []
-    for scheme in (PRE, POST):
-        networks = shared(bench)(scheme)
-        for words, models in (("trained", [p.end for p in networks]), ("random", [p.start for p in networks])):
-            misses = [bridge(model, batch.tokens).kernel_error for model in models]
-            found.append(number(f"largest miss of the mean cosine in a {words} network", misses, scheme))
-    return Findings(found, {**_settings(), "sequences": 2})
 
 
 def _settings() -> dict[str, str | int | float | bool]:

@@ -69,7 +69,8 @@ def warmup(bench: Bench) -> Findings:
         ends = [[end(_of(runs, scheme, seed, length)[0]) for length in lengths] for seed in bench.seeds]
         found.append(number(SPREAD, [max(row) - min(row) for row in ends], scheme))
         found += [
-            number(f"loss after {length} steps of warm-up", [row[i] for row in ends], scheme) for i, length in enumerate(lengths)
+            number(f"loss after {length} steps of warm-up", [row[i] for row in ends], scheme)
+            for i, length in enumerate(lengths)
         ]
     longest = lengths[2]
     pairs = [(_of(runs, PRE, seed, 0)[0], _of(runs, PRE, seed, longest)[0]) for seed in bench.seeds]
@@ -80,7 +81,7 @@ def warmup(bench: Bench) -> Findings:
         found.append(number(REACHED, steps, f"{PRE}, {words}"))
     notes = (
         "best losses: docs/results/stability-12, three seeds, 12 layers, 1500 steps, 0 and 500 of warm-up",
-        f"the rest: 6 layers of width 32, 400 steps of 8 x 32, constant rates; steps to a loss with 0 and {longest} of warm-up",
+        f"the rest: 6 layers of width 32, 400 steps of 8 x 32, constant rates; steps to a loss: 0 and {longest} of warm-up",
     )
     return Findings(found, {"lengths": ", ".join(map(str, WARMUPS))}, notes)
 
@@ -103,7 +104,7 @@ def rates(bench: Bench) -> Findings:
         steps = [steps_to(curve, ref) for curve, ref in zip(curves[scheme], references, strict=True)]
         found.append(number(REACHED, steps, scheme))
     notes = (
-        "highest rates: docs/results/stability-12, three seeds; Pre-Norm learned at every rate tried, so its number is a lower bound",
+        "highest rates: docs/results/stability-12, three seeds; Pre-Norm learned at every rate tried: a lower bound",
         "the reference loss is the lowest that Post-Norm reaches in the same seed",
     )
     return Findings(found, {"layers": 12, "steps": 1500}, notes)
@@ -137,7 +138,9 @@ def masked_lm(bench: Bench) -> Findings:
         number(MASKED, [steps_to(r.validation(), ref) for r, ref in zip(chosen, references, strict=True)], arm)
         for chosen, arm in ((pre, f"{PRE}, no warm-up"), (post, f"{POST}, warm-up"))
     ]
-    found += [number("held-out loss at the end", [end(r) for r in chosen], arm) for chosen, arm in ((pre, PRE), (post, POST))]
+    found += [
+        number("held-out loss at the end", [end(r) for r in chosen], arm) for chosen, arm in ((pre, PRE), (post, POST))
+    ]
     return Findings(found, {"layers": 6, "dim": 32, "steps": 800, "batch": 16, "length": 32, "masked": 0.15})
 
 

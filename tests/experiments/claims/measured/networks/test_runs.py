@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from normlab.experiments.claims.measured.training_runs import steps_to
+from normlab.experiments.claims.measured.networks.runs import steps_to
 from normlab.experiments.claims.networks.stored import StoredRun, best_loss, by_seed, highest_rate, stored_runs
 from normlab.experiments.runs.records import ValidationRecord
 from normlab.experiments.stability.analyse import gradient_spikes
@@ -46,11 +46,15 @@ def test_a_line_of_rates():
 def test_the_stored_map_says_what_its_page_says():
     """docs/results: Post-Norm gains 0.196 nats by 500 steps of warm-up, Pre-Norm -0.016; rates of 0.0006 and 0.0096 learn."""
     best = {
-        (scheme, warmup): [best_loss(runs) for runs in by_seed(stored_runs("stability-12", scheme=scheme, warmup=warmup)).values()]
+        (scheme, warmup): [
+            best_loss(runs) for runs in by_seed(stored_runs("stability-12", scheme=scheme, warmup=warmup)).values()
+        ]
         for scheme in ("post_norm", "pre_norm")
         for warmup in (0, 500)
     }
-    gains = {s: sum(a - b for a, b in zip(best[s, 0], best[s, 500], strict=True)) / 3 for s in ("post_norm", "pre_norm")}
+    gains = {
+        s: sum(a - b for a, b in zip(best[s, 0], best[s, 500], strict=True)) / 3 for s in ("post_norm", "pre_norm")
+    }
     assert gains["post_norm"] == pytest.approx(0.196, abs=5e-4)
     assert gains["pre_norm"] == pytest.approx(-0.016, abs=5e-4)
     for scheme, rate in (("post_norm", 6e-4), ("pre_norm", 9.6e-3)):
