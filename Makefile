@@ -47,13 +47,13 @@ clinic: $(DEV)
 	@$(BIN)/python -m tests.probes.clinic $(CLINIC)
 
 # Kills, signals, full disks, damaged files and fuzzed input; the table says what was tried, survived and lost.
-#   make faults HOURS=2
+# It goes on where it was stopped (build/faults.jsonl).   make faults HOURS=2   make faults WRITE=1: the table into the docs
 faults: $(DEV)
-	$(BIN)/python -m tools.faults $(if $(HOURS),--kills 1000000 --cases 100000 --minutes $$(( $(HOURS) * 60 )))
+	$(BIN)/python -m tools.faults $(if $(HOURS),--kills 1000000 --cases 100000 --minutes $$(( $(HOURS) * 60 ))) $(if $(WRITE),--write)
 
 # Known weaknesses of the tested versions; needs the network, and says so where there is none.
 audit: $(DEV)
-	@sh tools/audit.sh $(BIN)
+	@$(BIN)/python tools/audit.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .

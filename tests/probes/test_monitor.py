@@ -133,14 +133,68 @@ def test_normlabs_own_model():
     assert values["gradient/layer_2/norm"] > 0
 
 
-def test_an_unknown_model_needs_an_example():
-    with pytest.raises(ConfigError, match="example=a batch"):
-        Monitor(Homemade("pre"))
-    tokens = torch.randint(0, 97, (2, 12))
-    monitor = Monitor(Homemade("pre").train(), every=1, example=tokens)
+def step_of(monitor, tokens):
     monitor.before_step()
     monitor.model(tokens).sum().backward()
-    assert "attention/layer_2/ratio" in monitor.step()
+    monitor.gradients()
+    return monitor.step()
+
+
+def test_an_unknown_model_is_read_from_its_first_batch_or_from_an_example():
+    tokens = torch.randint(0, 97, (2, 12))
+    torch.manual_seed(0)
+    first = Monitor(Homemade("pre").train(), every=1)
+    with pytest.raises(ConfigError, match="first batch"):
+        _ = first.layout
+    torch.manual_seed(0)
+    second = Monitor(Homemade("pre").train(), every=1, example=tokens)
+    state = torch.get_rng_state()
+    values = step_of(first, tokens)
+    assert torch.equal(torch.get_rng_state(), state)  # reading the layers takes no random number of the run
+    assert "attention/layer_2/ratio" in values
+    assert values == step_of(second, tokens)
+    assert set(step_of(first, tokens)) == set(values)
+    assert all(module.training for module in first.model.modules())
+    first.close()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in first.model.modules())
+
+
+def test_a_model_inside_of_another_is_read_where_it_is_called():
+    """As a LightningModule does it: the outer module itself is never called."""
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = Homemade("pre")
+
+        def training_step(self, tokens):
+            return self.net(tokens).sum()
+
+    outer, tokens = Outer().train(), torch.randint(0, 97, (2, 12))
+    monitor = Monitor(outer, every=1)
+    for _ in range(2):
+        monitor.before_step()
+        outer.training_step(tokens).backward()
+        monitor.gradients()
+        values = monitor.step()
+        assert values["gradient/layer_2/norm"] > 0
+        assert "ffn/layer_2/ratio" in values
+
+
+def test_both_halves_of_an_encoder_decoder():
+    torch.manual_seed(0)
+    shape = {"vocab_size": 97, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_kv": 8, "d_ff": 48}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**shape)).train()
+    monitor, ids = Monitor(model, every=1), torch.randint(5, 97, (2, 12))
+    monitor.before_step()
+    model(input_ids=ids, labels=ids[:, :7]).loss.backward()
+    monitor.gradients()
+    values = monitor.step()
+    for half in ("encoder", "decoder"):
+        assert values[f"stream/{half}_layer_1/norm"] > 0
+        assert values[f"gradient/{half}_layer_1/norm"] > 0
+        assert f"stream/{half}_mean/norm" in values
+    assert values["cross_attention/decoder_layer_0/ratio"] > 0
 
 
 def test_every_must_be_positive():

@@ -27,7 +27,7 @@ class Timing:
 
     name: str
     seconds: float
-    note: str = ""
+    note: str
 
 
 @dataclass
@@ -108,4 +108,4 @@ class Ledger:
         for timing in self.timings:
             if timing.name not in best or timing.seconds < best[timing.name].seconds:
                 best[timing.name] = timing
-        return "\n".join(f"- {t.name}: {t.seconds:.2f} s of processor time{f' ({t.note})' if t.note else ''}" for t in best.values())
+        return "\n".join(f"- {t.name}: {t.seconds:.2f} s of processor time ({t.note})" for t in best.values())

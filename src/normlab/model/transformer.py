@@ -227,6 +227,16 @@ class Transformer(nn.Module):
         attention = 2 * self.config.depth * self.config.heads * self.config.size_of_head * visible
         return round(2 * (products + attention) * (3 if training else 1))
 
+    def compile_branches(self, **options: object) -> Transformer:
+        """Compile attention and FFN alone, in place, and leave the residual path to its own kernels.
+
+        Branches of one kind share their code, so this takes as long at any depth; compiling the whole model takes
+        longer the deeper it is. `options` go to torch.compile.
+        """
+        for branch in self.branches:
+            branch.compile(**options)
+        return self
+
     def depth_mixing(self, tokens: Tensor) -> Tensor:
         """M with h_l = sum_i M[l, i] v_i, for every token: [batch, time, reads, sources]. See `depth_mixing_parts`."""
         return self.depth_mixing_parts(tokens).matrix

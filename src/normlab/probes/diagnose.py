@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,22 +22,26 @@ from normlab.probes.inputs.losses import Loss, LossReading, call, padding, pick,
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.sources import Material, Prepared, open_source, prepare
 from normlab.probes.judge.rules import judge
-from normlab.probes.judge.verdicts import Evidence
+from normlab.probes.judge.verdicts import SEVERITIES, Evidence, listed
 from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
-from normlab.probes.measure.experts import read_experts
-from normlab.probes.measure.gradients import Gradients
+from normlab.probes.measure.gradients import Gradients, suspects
 from normlab.probes.measure.heads import AttentionStatistics
 from normlab.probes.measure.outputs import read_outputs
 from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport, skip_layers, skip_report
 from normlab.probes.measure.stream import StreamStatistics
-from normlab.probes.measure.summary import LengthRow, largest, summarise
-from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, Rows, column, joined
-from normlab.probes.measure.weights import duplicates, nonfinite_weights, read_weights
+from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
+from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, MaskRow, Rows, column, joined
+from normlab.probes.measure.trials import TrialRow, run_trials
+from normlab.probes.measure.weights import duplicates, expert_twins, nonfinite_weights, read_weights
+from normlab.probes.measure.weights.experts import read_experts
+from normlab.probes.measure.weights.gains import read_eps
+from normlab.probes.measure.weights.response import read_response
 from normlab.probes.trace.hooks import Layout, slow_path, verify
-from normlab.probes.trace.locate import locate
+from normlab.probes.trace.locate import locate_all
 from normlab.probes.trace.roles import LayerRoles
+from normlab.probes.trace.verbs import SchemeLayout
 from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
 
@@ -97,9 +101,22 @@ class _Examination:
         self.model, self.batches, self.options, self.say = model, batches, options, say
 
     def run(self, name: str, roles: LayerRoles | None) -> Diagnosis:
+        """Every stack of layers by itself: of an encoder-decoder both halves, the decoder with the encoder beside it."""
+        small = parts.first_rows(self.batches[0])
+        layouts = locate_all(self.model, lambda: call(self.model, small), roles=roles)
+        *more, last = [self._stack(name, layout, small) for layout in layouts]
+        if not more:
+            return last
+        verdicts = [
+            replace(verdict, title=f"in the {half.stack}, {verdict.title}")
+            for half in (*more, last)
+            for verdict in half.verdicts
+        ]
+        verdicts.sort(key=lambda verdict: SEVERITIES.index(verdict.severity))
+        return replace(last, verdicts=tuple(verdicts), more=tuple(more))
+
+    def _stack(self, name: str, layout: Layout, small: Any) -> Diagnosis:
         model, batches, options, say = self.model, self.batches, self.options, self.say
-        small = parts.first_rows(batches[0])
-        layout = locate(model, lambda: call(model, small), roles=roles)
         say("checking the residual identity")
         errors = verify(layout, lambda: call(model, small))
         say("streaming statistics")
@@ -111,19 +128,22 @@ class _Examination:
         readings = self._weights(layout) if healthy else Readings()
         if options.attention and healthy and say.allows("attention and experts"):
             say("attention")
-            rows, lengths, heads = _attention(layout, batches, rows, options, say)
-            readings = replace(readings, heads=heads, experts=read_experts(layout, batches[:1]))
+            rows, lengths, heads, masks = _attention(layout, batches, rows, options, say)
+            readings = replace(readings, heads=heads, masks=masks, experts=read_experts(layout, batches[:1]))
         loss = _loss(options, model, batches[0]) if healthy else None
         reading, causal = None, None
         if loss is not None and say.allows("loss and gradients"):
             say("gradients")
             found = self._gradients(layout, loss)
             rows, reading = joined(rows, found.rows), LossReading(loss.name, found.loss, loss.chance)
-            readings = replace(readings, pulls=found.pulls, output=read_outputs(layout, batches, loss))
+            said = read_outputs(layout, batches, loss)
+            readings = replace(readings, pulls=found.pulls, noise=found.noise, output=said)
         if loss is not None and options.skips and say.allows("skipping layers"):
             causal = self._skips(layout, loss, stream, rows)
         if causal is not None:
             rows = [replace(row, skip_loss_change=causal.change[row.layer]) for row in rows]
+        if causal is not None and loss is not None and say.allows("undoing accidents on trial"):
+            readings = replace(readings, trials=self._trials(layout, loss, readings))
         summary = summarise(rows, lengths)
         evidence = Evidence(
             rows=rows,
@@ -151,18 +171,35 @@ class _Examination:
             theory=_theory(layout, stream, rows),
             mixing=mixing,
             how=self._how(stream),
-            notes=(*_notes(layout, loss, healthy, causal), *say.note()),
+            notes=(*_notes(layout, loss, healthy, causal), *_unmeasured(rows), *say.note()),
             verdicts=judge(evidence),
             readings=readings,
+            stack=layout.stack,
         )
 
     def _weights(self, layout: Layout) -> Readings:
         seen = [ids.flatten() for ids in map(token_ids, self.batches) if ids is not None]
         found = read_weights(layout, torch.unique(torch.cat(seen)) if seen else None)
-        return Readings(matrices=found.matrices, gains=found.gains, embedding=found.embedding, head=found.head)
+        small = parts.first_rows(self.batches[0])
+        return Readings(
+            matrices=found.matrices,
+            gains=found.gains,
+            embedding=found.embedding,
+            head=found.head,
+            norms=read_eps(layout, lambda: call(self.model, small)),
+            expert_twins=expert_twins(layout),
+            responses=read_response(layout, lambda: call(self.model, small)),
+        )
+
+    def _trials(self, layout: Layout, loss: Loss, readings: Readings) -> tuple[TrialRow, ...]:
+        if isinstance(layout, SchemeLayout) or readings.output is None:
+            return ()
+        self.say("undoing accidents on trial")
+        portions = parts.skip_batches(self.batches, loss, self.options)
+        return run_trials(layout, portions, loss, suspects=suspects(readings.pulls, len(layout.layers)))
 
     def _gradients(self, layout: Layout, loss: Loss) -> Gradients:
-        portion = parts.some(self.batches, self.options.gradient_tokens, loss)
+        portion = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
         try:
             return gradients.measure(layout, portion, loss)
         except (UnsupportedError, NotImplementedError, RuntimeError) as error:  # quantised weights have none
@@ -248,32 +285,42 @@ def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
     statistics = StreamStatistics()
     with layout.tracer(statistics), torch.no_grad(), slow_path():
         for batch in batches:
-            statistics.text = padding(batch)
+            statistics.text = _text(layout, batch)
             call(layout.model, batch)
     return statistics
 
 
+def _text(layout: Layout, batch: Any) -> Tensor | None:
+    """Where the sequence that this stack reads holds text, if some of it is padding."""
+    if layout.stack == "decoder" and isinstance(batch, Mapping):
+        return padding({"attention_mask": batch.get("decoder_attention_mask")})
+    return padding(batch)
+
+
 def _attention(
     layout: Layout, batches: list[Any], rows: list[LayerRow], options: DiagnoseOptions, say: Clock
-) -> tuple[list[LayerRow], tuple[LengthRow, ...], tuple[HeadRow, ...]]:
+) -> tuple[list[LayerRow], tuple[LengthRow, ...], tuple[HeadRow, ...], tuple[MaskRow, ...]]:
     """Weights at the batch's own length into the rows; then the means over layers against length."""
     with eager_attention(layout.model):
         first = parts.first_rows(batches[0], tokens=1 << 30)
         statistics = _watched(layout, first)
         found = statistics.rows()
         if not any(row.entropy is not None for row in found):
-            return rows, (), ()
-        texts = parts.texts(layout.model, batches, options)
+            return joined(rows, found), (), (), ()
+        # The length of what a decoder reads beside an encoder does not follow from the encoder's text.
+        texts = [] if layout.stack == "decoder" else parts.texts(layout.model, batches, options)
         lengths = []
         for number, text in enumerate(texts):
             say("attention", number, len(texts))
             if say.allows(f"attention at {text.shape[1]} tokens"):
                 lengths.append(_at_length(layout, batches[0], text))
-        return joined(rows, found), tuple(lengths), statistics.head_rows()
+        modules = [layer for _, layer in layout.layers]
+        masks = statistics.mask_rows(modules, getattr(layout.model, "config", None))
+        return joined(rows, found), tuple(lengths), statistics.head_rows(), masks
 
 
 def _watched(layout: Layout, batch: Any) -> AttentionStatistics:
-    statistics = AttentionStatistics(padding(batch))
+    statistics = AttentionStatistics(_text(layout, batch))
     with layout.tracer(statistics, weights=True), torch.no_grad(), slow_path():
         call(layout.model, batch)
     return statistics
@@ -283,7 +330,7 @@ def _at_length(layout: Layout, batch: Any, ids: Tensor) -> LengthRow:
     rows = _watched(layout, with_ids(batch, ids)).rows()
 
     def average(value: Callable[[AttentionRow], float | None]) -> float:
-        return sum(column(rows, value)) / len(rows)
+        return mean(column(rows, value))
 
     return LengthRow(
         length=ids.shape[1],
@@ -317,14 +364,25 @@ def _mixing(layout: Layout, batch: Any, rows: list[LayerRow]) -> tuple[list[Laye
 def _theory(layout: Layout, stream: StreamStatistics, rows: Rows) -> Theory:
     start, law, placement = stream.embedding, layout.growth_law, layout.placement
     sizes = [[branch.norm for branch in row.branches] for row in rows]
-    pre = placement.startswith(("pre_norm", "peri_norm", "res_norm"))
+    plain = "scaled" not in placement  # the laws are of sums without weights
+    pre = plain and placement.startswith(("pre_norm", "peri_norm", "res_norm"))
     tokens = max(2, stream.shape[1] if stream.shape else 2)
     return Theory(
         growth_exponent=bounds.law_exponent(law) if law else bounds.growth_exponent(placement),
-        xiong=bounds.xiong_bounds(len(rows), stream.width) if placement.startswith("pre_norm") else None,
+        xiong=bounds.xiong_bounds(len(rows), stream.width) if plain and placement.startswith("pre_norm") else None,
         orthogonal=bounds.orthogonal_sum(start.norm or 0.0, sizes) if pre else None,
         sphere_cosine=bounds.sphere_cosine(placement, start.token_cosine or 0.0, len(rows), tokens=tokens),
     )
+
+
+def _unmeasured(rows: Rows) -> list[str]:
+    """Of which layers there are no attention weights, and why."""
+    reasons = dict.fromkeys(row.unmeasured for row in rows if row.unmeasured)
+    found = []
+    for reason in reasons:
+        where = [row.layer for row in rows if row.unmeasured == reason]
+        found.append(f"attention was not measured in {listed(where)}: {reason}")
+    return found
 
 
 def _notes(layout: Layout, loss: Loss | None, healthy: bool, causal: SkipReport | None) -> list[str]:

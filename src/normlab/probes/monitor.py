@@ -20,18 +20,20 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from typing_extensions import TypedDict
 
 from normlab.errors import ConfigError
 from normlab.probes.inputs.losses import call
 from normlab.probes.measure.streams import stream_numbers
 from normlab.probes.trace.hooks import Layout, Record
-from normlab.probes.trace.locate import locate
+from normlab.probes.trace.locate import locate_all, locate_known
 from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
 
@@ -47,9 +49,11 @@ class Monitor:
     """Keys are `{group}/layer_{i}/{metric}`, plus `{group}/mean/{metric}` and, for gradients, `gradient/total/norm`.
 
     Groups: `stream` (norm, rms), `attention` and `ffn` (ratio to the stream), `gradient` (norm per layer), and for several
-    streams `streams`, with the names of a diagnosis (homogenisation, effective_streams, mixing_keeps, ...). With
+    streams `streams`, with the names of a diagnosis (homogenisation, effective_streams, mixing_keeps, ...). Branches of other
+    kinds are groups too (`cross_attention`, `mixer`), and in an encoder-decoder a layer is `encoder_layer_{i}`. With
     `parameters=True`, also `parameter/{name}/gradient` for every parameter: many keys, so off by default.
-    `sink(step, values)` is called with each measured step's values, in addition to what `step` returns.
+    `sink(step, values)` is called with each measured step's values, in addition to what `step` returns. A model that the
+    table of architectures does not know is read from the first batch that is measured, or from `example`.
     """
 
     def __init__(
@@ -66,16 +70,24 @@ class Monitor:
         self.every, self.parameters, self.sink = every, parameters, sink
         self.model = unwrapped(model)
         self.compiled = is_compiled(model)
-        self.layout = _layout(self.model, example)
+        self.layouts = locate_known(self.model) if example is None else _located(self.model, example)
         self.count = 0
         self.seconds = 0.0
         self._started = time.perf_counter()
         self._begun: float | None = None
         self._steps: dict[bool, deque[float]] = {kind: deque(maxlen=256) for kind in (False, True)}  # measured or not
-        self._tracer: Any = None
+        self._tracer: ExitStack | None = None
+        self._waiting: list[RemovableHandle] = []  # for the first batch
         self._stance: Any = None
         self._sums: dict[str, Tensor] = {}
         self._calls: dict[str, int] = {}
+
+    @property
+    def layout(self) -> Layout:
+        """The last stack of layers: of an encoder-decoder the decoder."""
+        if not self.layouts:
+            raise ConfigError("the layers are read from the first batch that is measured, and there was none yet")
+        return self.layouts[-1]
 
     @property
     def measuring(self) -> bool:
@@ -89,23 +101,59 @@ class Monitor:
             # Hooks that come after compilation are not seen by compiled code: a measured step runs eagerly.
             if self.compiled:
                 self._stance = torch.compiler.set_stance("force_eager")
-            self._tracer = self.layout.tracer(self._on_layer).__enter__()
+            self._tracer = ExitStack()
+            if self.layouts:
+                self._trace(self._tracer)
+            else:
+                self._wait()
 
-    def _on_layer(self, record: Record) -> None:
+    def _trace(self, opened: ExitStack) -> None:
+        for layout in self.layouts:
+
+            def on_layer(record: Record, prefix: str = _prefix(layout)) -> None:
+                self._on_layer(record, prefix)
+
+            opened.enter_context(layout.tracer(on_layer))
+
+    def _wait(self) -> None:
+        """Read the layers from the next call of the model, or of the part of it that a training step calls."""
+
+        def first(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+            self._stop_waiting()
+            opened = self._tracer
+            if opened is None:
+                return
+            with _quiet(self.model):
+                self.layouts = locate_all(module, lambda: module(*args, **kwargs))
+            inside = next(name for name, each in self.model.named_modules() if each is module)
+            for layout in self.layouts if inside else []:
+                layout.path = inside + "."
+            self._trace(opened)
+
+        for _, module in self.model.named_modules():
+            if any(isinstance(part, (nn.ModuleList, nn.Sequential, nn.ModuleDict)) for part in module.modules()):
+                self._waiting.append(module.register_forward_pre_hook(first, with_kwargs=True))
+
+    def _stop_waiting(self) -> None:
+        for handle in self._waiting:
+            handle.remove()
+        self._waiting.clear()
+
+    def _on_layer(self, record: Record, prefix: str) -> None:
         """Reductions on the device; nothing is read back here."""
-        if not self.model.training or torch._C._current_graph_task_id() != -1:
+        if not record.module.training or torch._C._current_graph_task_id() != -1:
             return  # a validation pass, or a layer that is recomputed in the backward pass (checkpointing)
         start = time.perf_counter()
         with torch.no_grad():
             norm = torch.linalg.vector_norm(record.after.detach().float(), dim=-1).mean()
-            self._add(f"stream/layer_{record.index}/norm", norm)
-            self._add(f"stream/layer_{record.index}/rms", norm / record.after.shape[-1] ** 0.5)
+            self._add(f"stream/{prefix}{record.index}/norm", norm)
+            self._add(f"stream/{prefix}{record.index}/rms", norm / record.after.shape[-1] ** 0.5)
             for part in record.parts:
                 size = torch.linalg.vector_norm(part.added.detach().float(), dim=-1)
                 base = torch.linalg.vector_norm(part.before.detach().float(), dim=-1)
-                self._add(f"{part.kind}/layer_{record.index}/ratio", (size / base.clamp_min(1e-30)).mean())
+                self._add(f"{part.kind}/{prefix}{record.index}/ratio", (size / base.clamp_min(1e-30)).mean())
             for name, value in stream_numbers(record).items():
-                self._add(f"streams/layer_{record.index}/{name}", value.detach())
+                self._add(f"streams/{prefix}{record.index}/{name}", value.detach())
         self.seconds += time.perf_counter() - start
 
     def _add(self, key: str, value: Tensor) -> None:
@@ -125,11 +173,12 @@ class Monitor:
 
     def _gradient_keys(self, names: list[str], norms: Tensor) -> None:
         self._add("gradient/total/norm", norms.square().sum().sqrt())
-        for index, (_, layer) in enumerate(self.layout.layers):
-            prefixes = self.layout.prefixes(layer)["layer"]
-            chosen = [i for i, name in enumerate(names) if name.startswith(prefixes)]
-            if chosen:
-                self._add(f"gradient/layer_{index}/norm", norms[chosen].square().sum().sqrt())
+        for layout in self.layouts:
+            for index, (_, layer) in enumerate(layout.layers):
+                prefixes = tuple(layout.path + each for each in layout.prefixes(layer)["layer"])
+                chosen = [i for i, name in enumerate(names) if name.startswith(prefixes)]
+                if chosen:
+                    self._add(f"gradient/{_prefix(layout)}{index}/norm", norms[chosen].square().sum().sqrt())
         if self.parameters:
             for name, norm in zip(names, norms, strict=True):
                 self._add(f"parameter/{name}/gradient", norm)
@@ -157,8 +206,9 @@ class Monitor:
         return values
 
     def _detach(self) -> None:
+        self._stop_waiting()
         if self._tracer is not None:
-            self._tracer.__exit__(None, None, None)
+            self._tracer.close()
             self._tracer = None
         if self._stance is not None:
             torch.compiler.set_stance("default")
@@ -191,8 +241,9 @@ def _means(values: dict[str, float]) -> dict[str, float]:
     groups: dict[str, list[float]] = {}
     for key, value in values.items():
         group, middle, metric = key.split("/")[0], key.split("/")[1], key.rsplit("/", 1)[-1]
-        if middle.startswith("layer_"):
-            groups.setdefault(f"{group}/mean/{metric}", []).append(value)
+        half, found, number = middle.rpartition("layer_")
+        if found and number.isdigit():
+            groups.setdefault(f"{group}/{half}mean/{metric}", []).append(value)
     return {key: sum(items) / len(items) for key, items in groups.items()}
 
 
@@ -201,13 +252,26 @@ def _norm(gradient: Tensor) -> Tensor:
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # a sharded gradient: over all its shards
 
 
-def _layout(model: nn.Module, example: Any) -> Layout:
-    def run() -> Any:
-        if example is None:
-            raise ConfigError(
-                f"{type(model).__name__} has layers that are not in the table of architectures; pass example=a batch, "
-                "so that their parts can be inferred from data"
-            )
-        return call(model, example)
+def _prefix(layout: Layout) -> str:
+    return f"{layout.stack.replace('.', '_')}_layer_" if layout.stack else "layer_"
 
-    return locate(model, run)
+
+def _located(model: nn.Module, example: Any) -> list[Layout]:
+    known = locate_known(model)
+    if known:
+        return known
+    with _quiet(model):
+        return locate_all(model, lambda: call(model, example))
+
+
+@contextmanager
+def _quiet(model: nn.Module) -> Iterator[None]:
+    """Eval mode for the time of the block; the random numbers of the run are left as they were."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -90,6 +90,20 @@ def available() -> bool:
     return enabled() and os.name == "posix" and shutil.which(name) is not None
 
 
+def state() -> str:
+    """Are they used here, and if not, why? Builds them if they are not built yet."""
+    if not enabled():
+        return f"off: {ENVIRONMENT} is {os.environ[ENVIRONMENT]!r}; PyTorch's own operations are used"
+    if not available():
+        return "off: no C compiler is found (set CC, or install one); PyTorch's own operations are used"
+    found = _kernels(torch.float32)
+    if found is None:
+        return "off: the C compiler is there but the build failed; PyTorch's own operations are used"
+    if not found.parallel:
+        return "on, without OpenMP: used on one thread only, because the compiler has no OpenMP"
+    return "on, with OpenMP"
+
+
 class Kernels:
     """The C functions of one type, called with tensors."""
 

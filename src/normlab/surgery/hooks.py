@@ -97,6 +97,29 @@ class Shows:
         return output
 
 
+class Fetches:
+    """Before a verb: parameters that lie in a list or dictionary are nobody's call, so offloading would not bring them."""
+
+    def __init__(self, boxes: tuple[nn.Module, ...]) -> None:
+        self.boxes = boxes
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        for box in self.boxes:
+            hook: Any = getattr(box, "_hf_hook", None)
+            if hook is not None:
+                hook.pre_forward(box)
+
+
+class Returns(Fetches):
+    """After a verb: they go back."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
+        for box in self.boxes:
+            hook: Any = getattr(box, "_hf_hook", None)
+            if hook is not None:
+                hook.post_forward(box, None)
+
+
 def _shown(value: Any) -> Any:
     if isinstance(value, Stream):
         return value.hidden()

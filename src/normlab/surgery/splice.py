@@ -24,7 +24,7 @@ from normlab.schemes import Demands, Frame, Scheme, SchemeConfig
 from normlab.schemes.depth_attention import DepthAttentionConfig
 from normlab.schemes.placement import Placement, PlacementConfig
 from normlab.surgery.anatomy import Anatomy, Place
-from normlab.surgery.hooks import HOOKS, Checkpointed, Closes, Enters, Joins, Reads, Shows, Times
+from normlab.surgery.hooks import HOOKS, Checkpointed, Closes, Enters, Fetches, Joins, Reads, Returns, Shows, Times
 from normlab.surgery.stream import Plan
 
 Way = Literal["keep", "place", "own"]
@@ -117,6 +117,10 @@ def splice(body: Anatomy, scheme: Scheme, *, way: Way) -> None:
     like = next(body.layers[0].parameters())
     if like.device.type != "meta":
         scheme.to(device=like.device, dtype=like.dtype)
+    boxes = tuple(part for part in scheme.modules() if isinstance(part, (nn.ParameterDict, nn.ParameterList)))
+    if boxes and not scheme._forward_pre_hooks:
+        scheme.register_forward_pre_hook(Fetches(boxes))
+        scheme.register_forward_hook(Returns(boxes))
     owner = body.owner
     owner.scheme, owner.splice = scheme, Plan(body.sites, joins)
     for number, layer in enumerate(body.layers):

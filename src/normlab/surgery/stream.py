@@ -68,9 +68,16 @@ class Stream:
             self.seen = self.scheme("read", self.state, self.site)
         return self.seen[0]
 
-    def __add__(self, y: Any) -> Stream:
+    def __add__(self, y: Tensor) -> Stream:
+        return self.plus(y)
+
+    def __radd__(self, y: Tensor) -> Stream:
+        return self.plus(y)
+
+    def plus(self, y: Tensor) -> Stream:
+        """residual + y. By a name of its own: under a compiler the operator would come back through torch again."""
         if not isinstance(y, Tensor):
-            return NotImplemented
+            raise UnsupportedError(f"a branch of this model adds a {type(y).__name__} to the residual stream, not a tensor")
         if self.seen is None:
             raise UnsupportedError(
                 f"branch {self.index} is added to the stream, but nothing has read the stream for it: this layout is "
@@ -79,8 +86,6 @@ class Stream:
         if self.plan.joins[self.index]:
             return Stream(self.scheme, self.plan, self.state, self.index, self.seen, y)
         return self._written(y)
-
-    __radd__ = __add__
 
     def joined(self, norm: Callable[[Tensor], Tensor]) -> Stream:
         """The norm behind the addition has arrived."""
@@ -173,7 +178,7 @@ class Stream:
     ) -> Any:
         if function in _ADDITIONS and len(args) == 2 and not kwargs:
             first, second = args
-            return first + second if isinstance(first, Stream) else second + first
+            return first.plus(second) if isinstance(first, Stream) else second.plus(first)
         name = getattr(function, "__name__", str(function))
         raise UnsupportedError(
             f"the residual stream of this model is no single tensor, and {name} was called on it; a layer may pass it "

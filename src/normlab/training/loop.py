@@ -140,9 +140,9 @@ class Trainer:
         self.model, self.task, self.config, self.folder = model, task, config, Path(folder)
         self.evaluate, self.loss, self.quiet = evaluate, loss or self._loss, quiet
         self.device = next(model.parameters()).device
-        make = optim.muon_and_adamw if config.optimizer == "muon" else optim.adamw
-        self.optimizer: optim.AnyOptimizer = make(
+        self.optimizer = optim.make_optimizer(
             model,
+            kind=config.optimizer,
             lr=config.lr,
             betas=config.betas,
             eps=config.eps,

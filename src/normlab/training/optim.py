@@ -116,6 +116,23 @@ def muon_and_adamw(
     return MuonAndAdamW(muon, rest)
 
 
+def make_optimizer(
+    model: nn.Module,
+    *,
+    kind: Literal["adamw", "muon"],
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    decay_embeddings: bool,
+) -> AnyOptimizer:
+    if kind == "muon":
+        return muon_and_adamw(
+            model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, decay_embeddings=decay_embeddings
+        )
+    return adamw(model, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, decay_embeddings=decay_embeddings)
+
+
 def moments(optimizer: AnyOptimizer) -> dict[str, Tensor]:
     """The optimizer's state as flat tensors, for a checkpoint."""
     if isinstance(optimizer, MuonAndAdamW):

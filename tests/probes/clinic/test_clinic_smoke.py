@@ -118,20 +118,17 @@ def test_the_half_that_is_set_aside_is_not_known():
     assert not known & {fault.name for fault in runner.HALVES["set-aside"]}
 
 
-@pytest.mark.parametrize("kind", backbones.KINDS)
-def test_every_fault_that_is_set_aside_changes_what_the_model_says(kind):
+def test_every_fault_that_is_set_aside_changes_what_the_model_says():
     """On models of three steps; those that need other seeds, older checkpoints or training are left to the clinic."""
     ids = backbones.windows(2, 0)[:, :-1]
-    healthy = runner.admit(tiny(kind))
-    with torch.no_grad():
-        before = healthy.model(ids).logits
-        for fault in runner.HALVES["set-aside"]:
-            module = fault.plant.__module__.rsplit(".", 1)[1]
-            if not fault.applies_to(healthy.backbone) or module in ("merges", "schooling"):
-                continue
-            patient = runner.admit(tiny(kind))
-            torch.manual_seed(0)
+    for turn, fault in enumerate(runner.HALVES["set-aside"]):
+        if fault.plant.__module__.rsplit(".", 1)[1] in ("merges", "schooling"):
+            continue
+        patient = runner.admit(tiny(fault.kinds[turn % len(fault.kinds)]))
+        with torch.no_grad():
+            before = patient.model(ids).logits
             planted = fault.plant(patient, Dice(3))
-            assert planted.what
-            assert all(0 <= layer < patient.depth for layer in planted.layers)
-            assert not torch.equal(patient.model(ids).logits, before), fault.name
+            after = patient.model(ids).logits
+        assert planted.what
+        assert all(0 <= layer < patient.depth for layer in planted.layers)
+        assert not torch.equal(after, before), fault.name

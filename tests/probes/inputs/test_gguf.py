@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from normlab.errors import InputError
-from normlab.probes.inputs.gguf import assembled, first_token
-from normlab.probes.inputs.hub import Loaded
+from normlab.probes.inputs.gguf import assembled, check_header, first_token
+from normlab.probes.inputs.hub import Loaded, load
 from normlab.probes.inputs.texts import frame
 
 
@@ -53,6 +53,33 @@ def test_the_file_says_it(tmp_path, fields, expected):
 def test_a_window_begins_with_it():
     assert frame(Loaded("a model", None, Plain(), bos=2)) == ([2], [])
     assert frame(Loaded("a model", None, Plain())) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("block_count", 10**9), ("embedding_length", 2**31), ("vocab_size", 2**32 - 1)]
+)
+def test_sizes_that_could_not_be_built_are_refused_before_anything_is_built(tmp_path, name, size):
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(tmp_path / "bomb.gguf", "qwen3")
+    writer.add_uint32(f"qwen3.{name}", size)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(InputError, match=rf"says qwen3\.{name} = {size}, and at most"):
+        check_header(tmp_path / "bomb.gguf")
+    with pytest.raises(InputError, match=rf"says qwen3\.{name} = {size}"):
+        load(str(tmp_path / "bomb.gguf"))
+
+
+def test_a_damaged_note_of_the_cache_is_read_again(tmp_path):
+    path = written(tmp_path / "model.gguf", model="llama", bos_token_id=2)
+    for damage in ("", "null", "[", '{"bos": '):
+        (tmp_path / "framing.json").write_text(damage)
+        assert first_token(path, tmp_path) == 2
+
+
+def test_a_first_token_that_is_no_number_is_none(tmp_path):
+    assert first_token(written(tmp_path / "model.gguf", model="llama", bos_token_id="x"), tmp_path) is None
 
 
 # -- files in parts ---------------------------------------------------------------------------------------------------

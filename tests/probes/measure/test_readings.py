@@ -8,10 +8,10 @@ import transformers
 
 from normlab.probes.inputs.hub import eager_attention
 from normlab.probes.inputs.losses import pick
-from normlab.probes.measure.experts import read_experts
 from normlab.probes.measure.heads import AttentionStatistics
 from normlab.probes.measure.outputs import frequency_loss, read_outputs
 from normlab.probes.measure.weights import duplicates, read_weights
+from normlab.probes.measure.weights.experts import read_experts
 from normlab.probes.trace.locate import locate
 from tests.probes.zoo import build, inputs
 

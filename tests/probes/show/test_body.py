@@ -54,7 +54,7 @@ def test_the_picture_has_a_row_for_everything_that_is_said():
 def test_the_line_of_a_terminal():
     lines = body_lines(sick(DEAD, GAIN, EMBEDDING), 80)
     assert lines[1] == "in !   ·!X·   · out"
-    assert lines[2].split("   ")[-3:] == ["· fine", "! warning", "X fault"]
+    assert lines[2].split("   ")[-3:] == [" · fine", "! warning", "X fault"]
     deep = replace(sick(DEAD), layers=tuple(replace(diagnosis().layers[0], layer=i) for i in range(200)))
     assert max(map(len, body_lines(deep, 80))) <= 80
     assert "layers a sign" in body_lines(deep, 80)[2]

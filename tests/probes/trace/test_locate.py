@@ -6,7 +6,7 @@ from torch import nn
 
 import normlab as nl
 from normlab.errors import UnsupportedError
-from normlab.probes.trace.locate import locate
+from normlab.probes.trace.locate import locate, locate_all
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.verbs import SchemeLayout
 from tests.probes.zoo import Encoder, Homemade, build, inputs
@@ -19,7 +19,7 @@ def test_known_layers_keep_their_names_and_order():
     assert (layout.architecture, layout.inferred, layout.notes) == ("LlamaDecoderLayer", False, [])
 
 
-def test_unknown_layers_are_the_repeated_ones_with_most_parameters():
+def test_two_stacks_are_two_layouts_in_the_order_of_the_forward_pass():
     class TwoTowers(nn.Module):
         def __init__(self):
             super().__init__()
@@ -29,10 +29,13 @@ def test_unknown_layers_are_the_repeated_ones_with_most_parameters():
             return self.small(tokens) + self.large(tokens)
 
     model = TwoTowers().eval()
-    layout = locate(model, lambda: model(torch.arange(24).reshape(2, 12)))
-    assert [name for name, _ in layout.layers] == [f"large.blocks.{i}" for i in range(3)]
-    assert layout.placement == "post_norm"
-    assert layout.notes == ["HomemadeBlock is not in the table of architectures: its parts were inferred from data"]
+    small, large = locate_all(model, lambda: model(torch.arange(24).reshape(2, 12)))
+    assert [name for name, _ in large.layers] == [f"large.blocks.{i}" for i in range(3)]
+    assert (small.placement, large.placement) == ("pre_norm", "post_norm")
+    assert (small.stack, large.stack) == ("small.blocks", "large.blocks")
+    assert large.notes == [
+        "HomemadeBlock is not in the table of architectures: the parts were inferred from the arithmetic"
+    ]
 
 
 def test_a_row_of_the_user_comes_before_the_table_and_a_scheme_before_hooks():
@@ -49,5 +52,6 @@ def test_the_order_of_the_axes_is_read_from_the_attention():
 
 
 def test_one_layer_alone_is_no_depth():
+    model = Homemade("pre", depth=1).eval()
     with pytest.raises(UnsupportedError, match="Homemade has no repeated layers"):
-        locate(Homemade("pre", depth=1), lambda: None)
+        locate(model, lambda: model(torch.arange(24).reshape(2, 12)))

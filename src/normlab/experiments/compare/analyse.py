@@ -36,6 +36,7 @@ from normlab.experiments.timing import Costs, relative
 from normlab.results import as_row
 from normlab.schemes.names import label
 from normlab.stats import holm, interval, log_parabola, paired
+from normlab.tasks import Text
 
 TUNING_SEED = 0
 
@@ -98,8 +99,22 @@ def _setting(config: RunConfig, floor: float | None) -> Setting:
         depth=model.depth, dim=model.dim, heads=model.heads, task=as_row(config.task), steps=train.steps,
         tokens=train.steps * config.tokens_a_step, batch=train.batch, length=train.length,
         warmup=train.schedule.warmup, schedule=train.schedule.kind, decay_start=config.decay_start,
-        context_free_loss=floor, recipe=config.recipe, optimizer=train.optimizer,
+        context_free_loss=floor, recipe=config.recipe, optimizer=train.optimizer, epochs=_epochs(config),
     )  # fmt: skip
+
+
+def _epochs(config: RunConfig) -> float | None:
+    if not isinstance(config.task, Text):
+        return None
+    try:
+        return config.train.steps * config.tokens_a_step / len(config.task.stream)
+    except InputError:  # the file is gone
+        return None
+
+
+def _train_loss(run: FinishedRun) -> float | None:
+    records = run.training()
+    return _mean([record.loss for record in records[-max(1, len(records) // 10) :]])
 
 
 def best_rate(runs: Sequence[FinishedRun]) -> tuple[float, list[RateRow]]:
@@ -148,6 +163,7 @@ def _scheme_runs(name: str, runs: Sequence[FinishedRun]) -> SchemeRuns:
         curve={run.seed: _curve(run) for run in final}, layers={mark: _layers(final, mark) for mark in MARKS},
         per_seed={run.seed: _layer_record(run, "end") for run in final if run.loss is not None},
         at_start={run.seed: _layer_record(run, "start") for run in final if run.loss is not None},
+        train=_mean([_train_loss(run) for run in final if run.loss is not None]),
         law=list(final[0].config.model.scheme.growth(final[0].config.model.frame())), period=_period(final[0].config),
     )  # fmt: skip
 

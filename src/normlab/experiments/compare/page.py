@@ -77,6 +77,7 @@ def more_rows(setting: SettingResult) -> list[Line]:
             "rate": "" if row.at_edge is None else f"{row.at_edge} tried",
             "steps to baseline": row.steps_to_baseline, "seeds that got there": f"{reached[0]} of {reached[1]}",
             "vs baseline, fresh seeds": row.without_tuning_seed,
+            "train loss": row.train,
             **({} if bits is None else {"bits per byte": bits}),
             "loss at the baseline's time": row.loss_at_equal_time,
             "step time, quartiles": "" if cost is None else f"{cost.low:.2f} to {cost.high:.2f}",
@@ -107,6 +108,7 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
     floor = (
         "" if known is None else f" No model that ignores the context gets below {known:.3f} on these held-out data."
     )
+    epochs = "" if shape.epochs is None else f" ({shape.epochs:.2g} epochs)"
     page.table(
         summary_rows(setting),
         name=f"summary{slug}",
@@ -114,8 +116,9 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
         "training step, over the baseline's.",
     )
     page.text(
-        f"{RECIPES_SAID[shape.recipe]} {shape.steps} steps of {shape.batch} x {shape.length} tokens from {shape.data}; "
-        f"{shape.optimizer}, {shape.schedule} schedule, {shape.warmup} steps of warm-up.{floor} Differences are paired by "
+        f"{RECIPES_SAID[shape.recipe]} {shape.steps} steps of {shape.batch} x {shape.length} tokens from "
+        f"{shape.data}{epochs}; {shape.optimizer}, {shape.schedule} schedule, {shape.warmup} steps of warm-up.{floor} "
+        "Differences are paired by "
         "seed (same data, same order). Unless said otherwise above, rates are chosen on seed 0, which is one of the seeds; "
         "the second table has the difference without it. The loss at the baseline's time is read off a scheme's own curve "
         "at the step where it has trained for as long as the baseline's whole run takes: its rate has not decayed there. "

@@ -146,6 +146,8 @@ class SchemeRuns:
     period: int | None
     at_start: Mapping[int, LayerRecord | None] = field(default_factory=dict)
     """The same before the first step: what a claim about training is net of."""
+    train: float | None = None
+    """The training loss over the last tenth of the logged steps, mean over seeds."""
     learned: bool | None = None
     cost: RelativeCost | None = None
 
@@ -222,6 +224,8 @@ class Setting:
     context_free_loss: float | None
     recipe: str = "shared"
     optimizer: str = "adamw"
+    epochs: float | None = None
+    """How often the training text was gone through; None for tasks that draw afresh."""
 
     def bits_per_byte(self, loss: float | None) -> float | None:
         """Of a byte-level text; None for other tasks."""

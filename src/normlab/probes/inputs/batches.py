@@ -75,6 +75,35 @@ def some(batches: list[object], tokens: int, loss: Loss) -> list[object]:
     return [narrow(batches[0], rows, ids.shape[1])]
 
 
+def pieces(batches: list[object], loss: Loss, *, count: int = 8) -> list[object]:
+    """The same windows in at least `count` parts where they can be cut, so that parts can be compared.
+
+    A contrastive batch is not cut: its windows are its negatives.
+    """
+    if loss.name == "contrastive":
+        return batches
+    each = -(-count // len(batches))
+    return [piece for batch in batches for piece in _rows_apart(batch, each)]
+
+
+def _rows_apart(batch: object, count: int) -> list[object]:
+    ids = token_ids(batch)
+    if ids is None or len(ids) < 2:
+        return [batch]
+    step = max(1, len(ids) // count)
+    starts = range(0, len(ids) - step + 1, step)
+
+    def cut(value: object, start: int) -> object:
+        own = isinstance(value, Tensor) and value.dim() > 0 and len(value) == len(ids)
+        return value[start : start + step] if own else value  # type: ignore[index]
+
+    if isinstance(batch, Mapping):
+        return [{key: cut(value, start) for key, value in batch.items()} for start in starts]
+    if isinstance(batch, (tuple, list)):
+        return [tuple(cut(value, start) for value in batch) for start in starts]
+    return [cut(batch, start) for start in starts]
+
+
 def skip_batches(batches: list[object], loss: Loss, options: DiagnoseOptions) -> list[object]:
     """Four batches of `skip_tokens` in all, or eight of four times as many where only masked tokens count.
 

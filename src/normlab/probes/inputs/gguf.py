@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from normlab.errors import InputError, require
-from normlab.files import atomic_path, write_json
+from normlab.files import LIMITS, atomic_path, write_json
 
 _PLACE = "framing.json"
 _STARTS = ("llama", "llama3", "llama-v3", "llama-bpe")  # kinds that begin with a BOS where the file does not say it
@@ -18,12 +19,14 @@ _STARTS = ("llama", "llama3", "llama-v3", "llama-bpe")  # kinds that begin with 
 def first_token(path: Path, cached: Path) -> int | None:
     """The id that a text begins with, or None; kept beside the weights in the cache, so that it is read once."""
     place = cached / _PLACE
-    if not place.is_file():
-        if find_spec("gguf") is None:  # weights that were cached before this was kept can be read without it
-            return None
-        write_json(place, {"bos": _read(path)})
-    value = json.loads(place.read_text(encoding="utf-8")).get("bos")
-    return value if isinstance(value, int) else None
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # not there yet, or damaged: it is read again
+        value = json.loads(place.read_text(encoding="utf-8")).get("bos")
+        return value if isinstance(value, int) else None
+    if find_spec("gguf") is None:  # weights that were cached before this was kept can be read without it
+        return None
+    found = _read(path)
+    write_json(place, {"bos": found})
+    return found
 
 
 def _read(path: Path) -> int | None:
@@ -37,7 +40,33 @@ def _read(path: Path) -> int | None:
     if begins is None:
         begins = field("model") in _STARTS or field("pre") in _STARTS
     bos = field("bos_token_id")
-    return int(bos) if begins and bos is not None else None
+    return bos if begins and isinstance(bos, int) else None
+
+
+_LARGEST = {
+    "block_count": LIMITS.layers,
+    "vocab_size": LIMITS.vocabulary,
+    "embedding_length": LIMITS.width,
+    "feed_forward_length": LIMITS.width,
+    "head_count": LIMITS.width,
+    "head_count_kv": LIMITS.width,
+    "key_length": LIMITS.width,
+    "value_length": LIMITS.width,
+    "expert_count": LIMITS.width,
+}
+
+
+def check_header(path: Path) -> None:
+    """Refuse sizes that could not be built, before another library builds a list as long as the file says."""
+    reader = require("gguf", extra="gguf", purpose="reading a GGUF file").GGUFReader(path)
+    for name, field in reader.fields.items():
+        most = _LARGEST.get(name.rpartition(".")[2])
+        if most is None:
+            continue
+        value = field.contents()
+        largest = max(value, default=0) if isinstance(value, list) else value
+        if not isinstance(largest, int) or largest > most:
+            raise InputError(f"{path.name!r} says {name} = {largest!r}, and at most {most:,} are read; is it damaged?")
 
 
 def assembled(package: str, cache: Path) -> Path | None:

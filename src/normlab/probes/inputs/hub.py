@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from normlab.errors import InputError, NormlabError, UnsupportedError, require
-from normlab.probes.inputs.gguf import assembled, first_token
+from normlab.probes.inputs.gguf import assembled, check_header, first_token
 from normlab.probes.inputs.packages import (
     PICKLES,
     check_config,
@@ -169,6 +169,7 @@ def _load_gguf(path: Path) -> Loaded:
         require("gguf", extra="gguf", purpose="reading a GGUF file")
         try:
             with quiet(), contextlib.redirect_stderr(io.StringIO()):  # a bare tqdm in there
+                check_header(path)
                 # The folder around the file is not the model's: no code of it runs.
                 here: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False}
                 config = transformers.AutoConfig.from_pretrained(path.parent, **here)

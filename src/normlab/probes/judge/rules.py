@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from normlab.probes.judge import attention, branches, depth, embeddings, loss, stream, streams, weights
+from normlab.probes.judge import attention, branches, depth, embeddings, loss, stream, streams, training, weights
 from normlab.probes.judge.advice import advise
 from normlab.probes.judge.verdicts import SEVERITIES, Evidence, Verdict
 
 Rule = Callable[[Evidence], "Verdict | None"]
 # A verdict may be explained by one that stands before it.
 RULES: tuple[Rule, ...] = (
+    *training.RULES,
     *weights.RULES,
     *embeddings.RULES,
     *attention.RULES,
@@ -21,9 +22,11 @@ RULES: tuple[Rule, ...] = (
     *depth.RULES,
     *loss.RULES,
 )
-UNTRAINED = ("at_chance", "hardly_trained")
+UNTRAINED = ("at_chance", "hardly_trained", "not_trained")
 # What a layer does at random weights says little; that one has other weights than its neighbours does at any age.
 TIMELESS = ("weights", "experts", "embeddings", "final_norm", "heads", "streams")
+# Of these subjects, what a fresh model has as well.
+AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps")
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, ...]:
@@ -44,7 +47,7 @@ def judge(evidence: Evidence) -> tuple[Verdict, ...]:
 
 
 def _finished(verdict: Verdict, young: bool, own: str) -> Verdict:
-    always = verdict.subject in TIMELESS and verdict.id not in ("unused_experts", "unsettled_weights")
+    always = verdict.subject in TIMELESS and verdict.id not in AGE
     quiet = young and not always and verdict.id not in (*UNTRAINED, "sees_the_future")
     return replace(verdict, advice=advise(verdict.id, own), severity="note" if quiet else verdict.severity)
 

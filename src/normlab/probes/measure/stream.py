@@ -48,6 +48,7 @@ class StreamStatistics:
         self.angles: dict[tuple[int, int], list[float]] = defaultdict(list)
         self.tokens = self.width = 0
         self.shape: tuple[int, ...] = ()  # [batch, tokens, d] of the last batch
+        self.mixers: dict[int, str] = {}
         self.text: Tensor | None = None  # [batch, tokens], where the batch is not padding
         self._known: tuple[Tensor, Tensor] | None = None  # (stream, its norms) of the layer before
         self._product: Tensor | None = None  # of the mixings of all layers so far, n x n per token
@@ -65,6 +66,8 @@ class StreamStatistics:
                 self._stream(-1, record.before, self._norms(record.before))
             before, after = self._norms(record.before), metrics.token_norms(record.after)
             sums = self.sums[index]
+            if record.mixer:
+                self.mixers[index] = record.mixer
             lengths = {id(record.before): before, id(record.after): after}
             for part in record.parts:
                 self._branch(index, part, lengths)
@@ -179,6 +182,7 @@ class StreamStatistics:
             ffn_typical=ffn.get("typical"),
             angular_distance=self._angle(index - 1, index),
             others=self._others(index) or None,
+            mixer=self.mixers.get(index),
             **self._place(index),
         )
 

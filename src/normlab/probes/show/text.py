@@ -45,7 +45,7 @@ _LEGEND = {
     "entropy": "of attention, over log n",
     "sink": "attention on one key",
     "gradient": "L2 norm",
-    "skip": "change of the loss without the layer, nats, ± its 95 % interval",
+    "skip": "change of the loss without the layer, nats, ± its 95%-interval",
 }
 # Value, label, logarithmic.
 LINES: tuple[tuple[Value, str, bool], ...] = (

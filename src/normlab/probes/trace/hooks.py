@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normlab.errors import UnsupportedError
-from normlab.probes.trace.roles import BranchRoles, LayerRoles, branch_prefixes
+from normlab.probes.trace.roles import BranchRoles, LayerRoles, Scale, branch_prefixes, module_path, scale_value
 from normlab.probes.trace.sdpa import WatchAttention
 from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch
 
@@ -59,6 +59,9 @@ class Record:
     mixings: list[Tensor] = field(default_factory=list)  # [..., n, n] of each branch, where streams are mixed
     gates: list[Gates] = field(default_factory=list)  # of each branch
     head: Tensor | None = None  # [..., n] of the head's read, with the last layer
+    mixer: str | None = None  # what mixes tokens where it is no softmax attention
+    unmeasured: str | None = None  # why there are no weights, where they were asked for
+    gap: float = 0.0  # how far what was given is from what the layer before returned (`verify`)
 
 
 LayerTracer = AbstractContextManager[object]
@@ -74,18 +77,23 @@ class Layout:
     batch_first: bool = True
     mutated: set[str] = field(default_factory=set)  # modules whose output is changed in place later on (Falcon)
     notes: list[str] = field(default_factory=list)
+    stack: str = ""  # "encoder", "decoder" or where the layers are, in a model that has several stacks
+    path: str = ""  # of `model` in a larger one, with a point behind it
+    between: str = ""  # what mixes layers outside of them: "U-Net skips"
 
     @property
     def placement(self) -> str:
         """pre_norm, post_norm, ...; when layers differ, each with its count."""
         found = [self.roles[id(layer)].placement for _, layer in self.layers]
         kinds = list(dict.fromkeys(found))
-        return kinds[0] if len(kinds) == 1 else " + ".join(f"{found.count(kind)} x {kind}" for kind in kinds)
+        inside = kinds[0] if len(kinds) == 1 else " + ".join(f"{found.count(kind)} x {kind}" for kind in kinds)
+        return f"{self.between} over {inside}" if self.between else inside
 
     @property
     def architecture(self) -> str:
-        """The class of the layers."""
-        return type(self.layers[0][1]).__name__
+        """The class of the layers; of several, each with its count."""
+        found = [type(layer).__name__ for _, layer in self.layers]
+        return " + ".join(f"{found.count(k)} {k}" if len(set(found)) > 1 else k for k in dict.fromkeys(found))
 
     @property
     def inferred(self) -> bool:
@@ -122,11 +130,20 @@ class _Scratch:
         self.before = before
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
         self.versions: dict[str, tuple[Tensor, int]] = {}
         self.weights: Tensor | None = None
         self.attended: Tensor | None = None
         self.mixed: Tensor | None = None
         self.projection: Tensor | None = None
+
+    def called(self, name: str) -> str:
+        """The name of a call that begins: `name@2` if it is the second of this module in the layer."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return self.key(name)
+
+    def key(self, name: str) -> str:
+        return name if self.counts.get(name, 1) < 2 else f"{name}@{self.counts[name]}"
 
 
 class Tracer(AbstractContextManager["Tracer"]):
@@ -137,6 +154,8 @@ class Tracer(AbstractContextManager["Tracer"]):
     ) -> None:
         self.layout, self.on_layer, self.weights, self.verify = layout, on_layer, weights, verify
         self.calls = 0
+        self._attending = 0
+        self._last: Record | None = None
         self._scratch: _Scratch | None = None
         self._handles: list[RemovableHandle] = []
         self._open = ExitStack()
@@ -145,22 +164,17 @@ class Tracer(AbstractContextManager["Tracer"]):
     def __enter__(self) -> Tracer:
         add = self._handles.append
         add(self.layout.model.register_forward_pre_hook(self._reset))
-        for _, layer in self.layout.layers:
+        for layer in {id(layer): layer for _, layer in self.layout.layers}.values():
             row = self.layout.roles[id(layer)]
             add(layer.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True))
-            for name in sorted({name for branch in row.branches for name in _recorded(branch, self.verify)}):
+            wanted = {module_path(name) for branch in row.branches for name in _recorded(branch, self.verify)}
+            for name in sorted(wanted):
                 module = layer.get_submodule(name)
                 add(module.register_forward_pre_hook(self._reader(name), with_kwargs=True))
                 add(module.register_forward_hook(self._writer(name)))
-            if self.weights:
-                for branch in row.branches:
-                    if branch.kind == "attention":
-                        core = layer.get_submodule(branch.core or branch.added)
-                        if isinstance(core, nn.MultiheadAttention):
-                            add(core.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
-                        add(core.register_forward_hook(self._keep_weights))
-                        if (out := output_projection(layer, branch)) is not None:
-                            add(out.register_forward_pre_hook(self._keep_mixed))
+            for branch in row.branches if self.weights else ():
+                if branch.kind == "attention":
+                    self._watch_heads(layer, branch)
             add(layer.register_forward_hook(self._finisher(row)))
         if self._watch is not None:
             self._open.enter_context(self._watch)
@@ -171,10 +185,22 @@ class Tracer(AbstractContextManager["Tracer"]):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._scratch = None
+        self._scratch = self._last = None
 
     def _reset(self, *_: object) -> None:
-        self.calls = 0
+        self.calls, self._last = 0, None
+
+    def _watch_heads(self, layer: nn.Module, branch: BranchRoles) -> None:
+        core = layer.get_submodule(module_path(branch.core or branch.added))
+        if isinstance(core, nn.MultiheadAttention):
+            self._handles.append(core.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
+        self._handles.append(core.register_forward_pre_hook(self._attend))
+        self._handles.append(core.register_forward_hook(self._keep_weights))
+        if (out := output_projection(layer, branch)) is not None:
+            self._handles.append(out.register_forward_pre_hook(self._keep_mixed))
+
+    def _attend(self, *_: object) -> None:
+        self._attending += 1  # a softmax is this branch's only while its module runs: experts have one too
 
     def _begin(self, _module: nn.Module, args: object, kwargs: object) -> None:
         self._scratch = _Scratch(first_tensor((args, kwargs)))
@@ -184,7 +210,8 @@ class Tracer(AbstractContextManager["Tracer"]):
     def _reader(self, name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, args: object, kwargs: object) -> None:
             if self._scratch is not None:
-                self._scratch.inputs[name] = self._safe(name, first_tensor((args, kwargs)))
+                key = self._scratch.called(name)
+                self._scratch.inputs[key] = self._safe(name, first_tensor((args, kwargs)))
 
         return hook
 
@@ -193,7 +220,7 @@ class Tracer(AbstractContextManager["Tracer"]):
             if self._scratch is not None:
                 tensor = first_tensor(output)
                 self._note(name, tensor)
-                self._scratch.outputs[name] = self._safe(name, tensor)
+                self._scratch.outputs[self._scratch.key(name)] = self._safe(name, tensor)
 
         return hook
 
@@ -205,6 +232,7 @@ class Tracer(AbstractContextManager["Tracer"]):
         return tensor.clone() if self.verify or name in self.layout.mutated else tensor
 
     def _keep_weights(self, _module: nn.Module, _args: object, output: object) -> None:
+        self._attending -= 1
         if self._scratch is not None:
             returned = find_weights(output)
             self._scratch.weights = self._scratch.weights if returned is None else returned
@@ -217,7 +245,10 @@ class Tracer(AbstractContextManager["Tracer"]):
             self._scratch.projection = weight if isinstance(module, nn.Linear) else weight.T
 
     def _computed_weights(self, weights: Tensor) -> None:
-        if self._scratch is not None:
+        if self._scratch is not None and self._attending > 0:
+            rows = self._scratch.before.shape[0 if self.layout.batch_first else 1]
+            if len(weights) == 1 < rows and weights.shape[1] % rows == 0:  # heads lay side by side with the batch
+                weights = weights.reshape(rows, -1, *weights.shape[-2:])
             self._scratch.weights = weights
 
     def _finisher(self, row: LayerRoles) -> Callable[..., None]:
@@ -225,8 +256,14 @@ class Tracer(AbstractContextManager["Tracer"]):
             scratch, self._scratch = self._scratch, None
             if scratch is None:
                 return
-            record = assemble(row, scratch, first_tensor(output), verify=self.verify)
-            record.index, record.module = self.calls, module
+            record = assemble(row, scratch, first_tensor(output), module, verify=self.verify)
+            record.index = self.calls
+            record.mixer = next((branch.mixer for branch in row.branches if branch.mixer), None)
+            if self.weights and record.weights is None:
+                record.unmeasured = _why_unmeasured(row, module)
+            if self.verify and self._last is not None:
+                record.gap = mismatch(record.before, self._last.after, self._last.after - self._last.before)
+            self._last = record if self.verify else None
             record.mixed, record.projection = scratch.mixed, scratch.projection
             for name, (tensor, version) in scratch.versions.items():
                 if tensor._version != version:
@@ -244,7 +281,7 @@ _OUTPUTS = ("o_proj", "out_proj", "c_proj", "dense", "out_lin", "wo", "o", "out"
 
 def output_projection(layer: nn.Module, branch: BranchRoles) -> nn.Module | None:
     """The matrix through which the heads write, by the names that architectures give it; None if there is none."""
-    core = branch.core or branch.added
+    core = module_path(branch.core or branch.added)
     for owner in (core, core.rpartition(".")[0] + ".output", core.rpartition(".")[0]):
         for name in _OUTPUTS:
             path = f"{owner}.{name}".strip(".")
@@ -263,20 +300,45 @@ def _recorded(branch: BranchRoles, verify: bool) -> list[str]:
     return [name for name in ([*names, branch.pre] if verify else names) if name]
 
 
-def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, *, verify: bool) -> Record:
+def _why_unmeasured(row: LayerRoles, layer: nn.Module) -> str:
+    attention = next((branch for branch in row.branches if branch.kind == "attention"), None)
+    mixers = [branch.mixer for branch in row.branches if branch.mixer]
+    if attention is not None:
+        core = type(layer.get_submodule(module_path(attention.core or attention.added))).__name__
+        return f"{core} returns no attention weights, and no softmax over keys was seen in it"
+    return f"{' and '.join(mixers)} has no attention weights" if mixers else "the layer has no attention"
+
+
+def weighed(layer: nn.Module, scale: Scale, tensor: Tensor) -> Tensor:
+    """scale * tensor; the tensor itself where the scale is 1."""
+    if isinstance(scale, float) and scale == 1.0:
+        return tensor
+    factor = scale_value(layer, scale)
+    return tensor * (factor.detach().to(tensor) if isinstance(factor, Tensor) else factor)
+
+
+def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, module: nn.Module, *, verify: bool) -> Record:
     """Follow the row's equation through the layer."""
     start = stream = scratch.before
     parts: list[Part] = []
     checks: list[tuple[str, float]] = []
     for branch in row.branches:
-        base = scratch.outputs[branch.carry] if branch.carry else stream
-        added = scratch.outputs[branch.added].reshape(stream.shape)
+        carried = scratch.outputs[branch.carry].reshape(stream.shape) if branch.carry else stream
+        base = weighed(module, branch.skip, carried)
+        if branch.shift is not None:
+            base = base + torch.as_tensor(scale_value(module, branch.shift)).to(base)
+        if branch.added not in scratch.outputs:
+            raise UnsupportedError(
+                f"{branch.added!r} of {type(module).__name__} was not called in this pass, though it is what its "
+                f"{branch.kind} adds: the layer takes another way on this input"
+            )
+        added = weighed(module, branch.scale, scratch.outputs[branch.added].reshape(stream.shape))
         # Behind the last branch the layer's own output is the sum: `verify` has shown it, so it is not added up again.
         last = not verify and branch is row.branches[-1] and after.shape == stream.shape
         summed = after if last else base + added
         if verify and branch.pre and branch.pre in scratch.inputs:
             seen = start if branch.parallel else stream
-            error = mismatch(scratch.inputs[branch.pre], seen, seen)
+            error = mismatch(scratch.inputs[branch.pre], seen, seen)  # the stream itself, whatever is carried
             checks.append((f"{branch.pre} reads the stream before the {branch.kind}", error))
         end = scratch.outputs[branch.out].reshape(stream.shape) if branch.out else summed
         if verify and branch.out:
@@ -288,7 +350,7 @@ def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, *, verify: bool)
         change = parts[-1].added if row.branches[-1].out else stream - start
         total = " + ".join(["the stream", *(branch.added for branch in row.branches)])
         checks.append((f"the layer returns {total}", mismatch(after, stream, change)))
-    return Record(-1, nn.Identity(), start, after, parts, scratch.weights, scratch.attended, checks)
+    return Record(-1, module, start, after, parts, scratch.weights, scratch.attended, checks)
 
 
 def verify(layout: Layout, run: Callable[[], object]) -> list[float]:
@@ -310,8 +372,11 @@ def verify(layout: Layout, run: Callable[[], object]) -> list[float]:
                 "nothing is reported, because what is added to the stream is not known. If the layer is your own, "
                 "pass its roles: nl.diagnose(..., roles=LayerRoles(...))"
             )
+        if record.gap > limit:
+            gaps.append(record.index)
         errors.append(max(error for _, error in record.checks))
 
+    gaps: list[int] = []
     with layout.tracer(check, verify=True), torch.no_grad(), slow_path():
         run()
     if not errors:
@@ -319,7 +384,22 @@ def verify(layout: Layout, run: Callable[[], object]) -> list[float]:
             f"none of the {len(layout.layers)} layers that were found ({layout.layers[0][0]!r}, ...) was called by "
             "the model's forward pass, so there is nothing to measure"
         )
+    if gaps:
+        _name_mixing(layout, len(errors), run)
     return errors
+
+
+def _name_mixing(layout: Layout, depth: int, run: Callable[[], object]) -> None:
+    """What leaves a layer is not what enters the next: say what does."""
+    from normlab.probes.trace.structure.between import explain_gaps, name_gaps
+
+    found = explain_gaps(layout.model, [layer for _, layer in layout.layers], run)
+    layout.between = name_gaps(found, depth)
+    shown = "; ".join(map(str, found[:3])) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    layout.notes.append(
+        f"{layout.between}: {shown}. Layers were measured from what they read to what they return; what the model adds "
+        "between them is in no layer's row"
+    )
 
 
 @contextmanager

@@ -1,162 +1,191 @@
-"""What does an unknown layer add to the stream? Watch one forward pass and look for the sum that explains it.
+"""What does an unknown layer add to the stream? Watch one forward pass, and read it from the layer's arithmetic.
 
-Every submodule's input and output is recorded for one layer. Starting from the layer's input, a branch is a module
-whose output, added to the stream, gives either what the layer returns, or what a later norm reads (an out-norm), or
-what any later module reads (the stream goes on). The search is over values, so names do not matter; the identity
-check then runs on every layer as for a known row.
+Names do not matter: `structure.path` walks from what the layer returns back to what it was given, and every addition
+on the way is a branch. The identity check then runs on the values of every layer, as for a known row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normlab.probes.trace.hooks import slow_path
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
-from normlab.probes.trace.tensors import first_tensor, mismatch
+from normlab.probes.trace.structure.kinds import FUSED, SOFTMAX, classify
+from normlab.probes.trace.structure.ledger import Call, Ledger, Node, Trace, ancestors, recording, strip
+from normlab.probes.trace.structure.path import Normed, NotAStream, Parts, Walk, Weighed, Weight, Write, constant
 
-_CLOSE = 1e-3
-_DEEPEST = 4  # branches in one layer
-
-
-@dataclass
-class _Seen:
-    name: str
-    module: nn.Module
-    start: int
-    end: int
-    read: Tensor
-    wrote: Tensor
-
-    @property
-    def is_norm(self) -> bool:
-        kind = type(self.module).__name__.lower()
-        return "norm" in kind or kind in ("dyt", "dynamictanh")
+Found = LayerRoles | str  # a row, or why there is none
 
 
-def infer_roles(layer: nn.Module, run: Callable[[], object]) -> LayerRoles | None:
-    """A row that explains this layer's output on this data, or None."""
-    seen, before, after = _watch(layer, run)
-    if before is None or after is None:
-        return None
-    seen = [item for item in seen if item.wrote.numel() == before.numel() and item.wrote.shape[-1] == before.shape[-1]]
-    # Outer modules first: of a dropout and the block that ends with it, the block is the one to name.
-    seen.sort(key=lambda item: (item.name.count("."), item.start))
-    branches = _explain(seen, before, after, since=-1, depth=0)
-    return None if branches is None else LayerRoles(type(layer).__name__, tuple(branches), inferred=True)
-
-
-def _watch(layer: nn.Module, run: Callable[[], object]) -> tuple[list[_Seen], Tensor | None, Tensor | None]:
-    seen: list[_Seen] = []
-    ends: dict[str, Tensor] = {}
-    clock = iter(range(1 << 30))
-    open_calls: dict[str, tuple[int, Tensor]] = {}
-
-    def enter(name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: object, kwargs: object) -> None:
-            try:
-                open_calls[name] = (next(clock), first_tensor((args, kwargs)).detach().clone())
-            except NotImplementedError:  # a module without a tensor to look at is no candidate
-                open_calls.pop(name, None)
-
-        return hook
-
-    def leave(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, _args: object, output: object) -> None:
-            if name not in open_calls:
-                return
-            start, read = open_calls.pop(name)
-            try:
-                wrote = first_tensor(output).detach().clone()
-            except NotImplementedError:
-                return
-            if name == "":
-                ends.setdefault("before", read)
-                ends.setdefault("after", wrote)
-            elif "after" not in ends:  # a shared block is watched in its first call
-                seen.append(_Seen(name, module, start, next(clock), read, wrote))
-
-        return hook
-
+def infer_roles(model: nn.Module, layers: Iterable[nn.Module], run: Callable[[], object]) -> dict[int, Found]:
+    """For each layer (by id) the row that its arithmetic is, or why it is none; a layer that is not called is left out."""
+    found: dict[int, Found] = {}
+    ledger = Ledger(model)
     handles = []
-    for name, module in layer.named_modules():
-        handles.append(module.register_forward_pre_hook(enter(name), with_kwargs=True, prepend=name == ""))
-        handles.append(module.register_forward_hook(leave(name)))
+    for layer in layers:
+
+        def finished(trace: Trace, layer: nn.Module = layer) -> None:
+            found[id(layer)] = explain(type(layer).__name__, trace)
+
+        handles += recording(ledger, layer, finished)
     try:
-        with torch.no_grad(), slow_path():
+        with torch.no_grad(), slow_path(), ledger:
             run()
     finally:
         for handle in handles:
             handle.remove()
-    return seen, ends.get("before"), ends.get("after")
+    return found
 
 
-def _explain(seen: list[_Seen], stream: Tensor, after: Tensor, *, since: int, depth: int) -> list[BranchRoles] | None:
-    if depth >= _DEEPEST:
-        return None
-    for item in seen:
-        if item.end <= since or float(item.wrote.norm()) <= 1e-6 * float(stream.norm()):
-            continue
-        added = item.wrote.reshape(stream.shape)
-        summed = stream + added
-        for out in [None, *(norm for norm in seen if norm.is_norm and norm.start > item.end)]:
-            if out is not None and not _same(out.read, summed, added):
-                continue
-            end = summed if out is None else out.wrote.reshape(stream.shape)
-            branch = _branch(seen, item, out, stream, depth)
-            if _same(end, after, added):
-                return [branch]
-            goes_on = out is not None or any(other.start > item.end and _same(other.read, end, added) for other in seen)
-            if goes_on:
-                rest = _explain(seen, end, after, since=item.end, depth=depth + 1)
-                if rest is not None:
-                    return [branch, *rest]
-    return _parallel(seen, stream, after, since, depth)
+def explain(name: str, trace: Trace) -> Found:
+    """The row of one traced call, or why there is none."""
+    try:
+        walk = Walk(trace.start, trace.calls)
+        branches = _Fold(walk, trace).branches(trace.end)
+    except NotAStream as reason:
+        return str(reason)
+    if not branches:
+        return "is what it was given: it adds nothing"
+    return LayerRoles(name, tuple(_numbered(branches)), inferred=True)
 
 
-def _parallel(seen: list[_Seen], stream: Tensor, after: Tensor, since: int, depth: int) -> list[BranchRoles] | None:
-    live = [item for item in seen if item.end > since]
-    for first in live:
-        for second in live:
-            apart = not (first.name + ".").startswith(second.name + ".") and not (second.name + ".").startswith(
-                first.name + "."
+def _numbered(branches: list[BranchRoles]) -> list[BranchRoles]:
+    """A second branch of a kind in one layer gets a name of its own, so that the two are not averaged."""
+    counts: dict[str, int] = {}
+    named = []
+    for branch in branches:
+        counts[branch.kind] = count = counts.get(branch.kind, 0) + 1
+        named.append(replace(branch, kind=f"{branch.kind}_{count}") if count > 1 else branch)
+    return named
+
+
+class _Fold:
+    """From steps on the way of the stream to branches."""
+
+    def __init__(self, walk: Walk, trace: Trace) -> None:
+        self.walk, self.trace = walk, trace
+        self.places: list[Node] = [walk.start]  # the stream, wherever a branch may read it
+        self.found: list[BranchRoles] = []
+        self.carry = ""
+        self.skip = Weight()
+
+    def branches(self, end: Node) -> list[BranchRoles]:
+        last: tuple[int, Weight, list[Weight], Parts] | None = None
+        for step in self.walk.steps(end):
+            if isinstance(step, Write):
+                last = self._flush(last)
+                last = self._write(step)
+            elif isinstance(step, Weighed):
+                if last is None:
+                    self.skip = self.skip.times(step.weight)
+                else:  # c (x + y) = c x + c y
+                    count, skip, scales, shifts = last
+                    shifted = [(weight.times(step.weight), node) for weight, node in shifts]
+                    last = count, skip.times(step.weight), [s.times(step.weight) for s in scales], shifted
+            else:
+                last = self._norm(step, last)
+            self.places.append(step.after)
+        self._flush(last)
+        if self.carry and self.found:
+            self.found[-1], self.carry = replace(self.found[-1], out=self.carry), ""
+        if not self.skip.is_one or self.carry:
+            raise NotAStream("is scaled or normed behind its last branch in a way that has no name here")
+        return self.found
+
+    def _norm(self, step: Normed, last: tuple[int, Weight, list[Weight], Parts] | None) -> None:
+        self._flush(last)
+        carries = self.found and self.found[0].carry  # MiniMax: every branch is added to the normed stream
+        if self.found and not carries and not self.found[-1].out and self.skip.is_one:
+            self.found[-1] = replace(self.found[-1], out=step.call.name)
+        else:
+            self.carry = step.call.name
+
+    def _write(self, step: Write) -> tuple[int, Weight, list[Weight], Parts] | None:
+        terms = [each for weight, node in step.terms for each in self.walk.terms(weight, node)]
+        constants = [each for each in terms if not each[1].data]
+        added = sorted((each for each in terms if each[1].data), key=lambda each: self.walk.returned[each[1]].end)
+        if not added:
+            raise NotAStream("adds a learned constant alone to the stream")
+        beside = [(weight, self._branch(node, strip(step.before))) for weight, node in added]
+        beside.sort(key=lambda each: each[1].kind == "ffn")
+        self.found += [
+            replace(branch, parallel=True) if number else branch for number, (_, branch) in enumerate(beside)
+        ]
+        return len(added), self.skip.times(step.skip), [weight for weight, _ in beside], constants
+
+    def _flush(self, last: tuple[int, Weight, list[Weight], Parts] | None) -> None:
+        """Give the branches of the last write their weights, which are known when the next step is."""
+        if last is None:
+            return
+        count, skip, scales, shifts = last
+        for offset, weight in enumerate(scales):
+            place = len(self.found) - count + offset
+            first = offset == 0
+            self.found[place] = replace(
+                self.found[place],
+                scale=weight.factor(),
+                skip=skip.factor() if first else 1.0,
+                carry=self.carry if first else "",
+                shift=constant(shifts) if first else None,
             )
-            if first.end >= second.end or not apart:
-                continue
-            change = first.wrote.reshape(stream.shape) + second.wrote.reshape(stream.shape)
-            if _same(stream + change, after, change):
-                one, two = _branch(seen, first, None, stream, depth), _branch(seen, second, None, stream, depth + 1)
-                return [one, BranchRoles(two.kind, two.added, two.core, pre=two.pre, res=two.res, parallel=True)]
-    return None
+        self.carry, self.skip = "", Weight()
 
-
-def _branch(seen: list[_Seen], item: _Seen, out: _Seen | None, stream: Tensor, depth: int) -> BranchRoles:
-    core = item
-    if item.is_norm:
-        core = next(
-            (other for other in seen if other.end < item.start and _same(other.wrote, item.read, item.read)), item
+    def _branch(self, node: Node, before: Node) -> BranchRoles:
+        walk = self.walk
+        call = walk.returned[strip(node)]
+        stop = set(self.places)
+        cone = list(ancestors(node, stop))
+        inside = set(cone)
+        read = [place for place in self.places if place in inside]
+        late = read[-1] if read else before
+        calls = [each for each in walk.calls if each.wrote in inside or strip(each.wrote) in inside] if inside else []
+        calls = [each for each in calls if each.end <= call.end]
+        core = self._core(call, calls)
+        within = [each for each in calls if core and (each is core or each.name.startswith(core.name + "."))]
+        kind, mixer = classify(cone, within or calls, core, self.trace.foreign)
+        normed = walk.norms.get(late)  # of a carried norm, the branch reads the norm's own output
+        pre = normed.name if normed is not None and normed.name == self.carry else ""
+        if not pre:
+            found = [c for c in calls if c.is_norm and c.read and strip(c.read) is late and c is not call]
+            pre = found[0].name if found else ""
+        if kind == "attention" or kind == "cross_attention":
+            core = _attending(cone, walk.calls) or core
+        return BranchRoles(
+            kind,
+            call.name,
+            core.name if core is not None and core is not call else "",
+            pre=pre,
+            res=call.name if call.is_norm else "",
+            parallel=late is not before and bool(self.found),
+            mixer=mixer,
         )
-    pre = next(
-        (n for n in seen if n.is_norm and n.end < core.end and n is not item and _same(n.read, stream, stream)), None
-    )
-    names = f"{core.name} {type(core.module).__name__} " + " ".join(
-        f"{name} {type(child).__name__}" for name, child in core.module.named_modules()
-    )
-    kind = "attention" if "att" in names.lower() else "ffn"
-    return BranchRoles(
-        kind,
-        item.name,
-        core.name if core is not item else "",
-        pre=pre.name if pre is not None else "",
-        res=item.name if item.is_norm else "",
-        out=out.name if out is not None else "",
-    )
+
+    def _core(self, call: Call, calls: list[Call]) -> Call | None:
+        """The module behind a norm or a dropout on the branch."""
+        here: Call | None = call
+        for _ in range(6):
+            if here is None or not _is_trivial(here) or here.read is None:
+                return here
+            behind = strip(here.read)
+            found = [each for each in calls if each.wrote and strip(each.wrote) is behind and each.end < here.start]
+            if not found:
+                return here
+            here = found[-1]
+        return here
 
 
-def _same(measured: Tensor, expected: Tensor, change: Tensor) -> bool:
-    if measured.numel() != expected.numel() or not bool(torch.isfinite(measured).all()):
-        return False
-    return mismatch(measured, expected, change) < _CLOSE
+def _is_trivial(call: Call) -> bool:
+    return call.is_norm or type(call.module).__name__ in ("Dropout", "Identity", "StochasticDepth", "DropPath")
+
+
+def _attending(cone: list[Node], calls: list[Call]) -> Call | None:
+    """The innermost module with parts in which the softmax runs: BERT's `attention.self`."""
+    times = [node.time for node in cone if node.op in SOFTMAX or FUSED in node.op]
+    around = [
+        c for c in calls if any(c.start < time < c.end for time in times) and any(True for _ in c.module.children())
+    ]
+    return min(around, key=lambda call: call.end - call.start, default=None)

@@ -1,8 +1,7 @@
-"""Find the layers of any model, by the table of rows where it knows them, by their structure where it does not."""
+"""Find the layers of any model, by the table of rows where it knows them, by their arithmetic where it does not."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 
 from torch import nn
@@ -11,91 +10,135 @@ from normlab.errors import UnsupportedError
 from normlab.probes.trace.altup import AltUpLayout, has_altup
 from normlab.probes.trace.hooks import Layout
 from normlab.probes.trace.infer import infer_roles
-from normlab.probes.trace.roles import TABLE, LayerRoles, roles_for
+from normlab.probes.trace.roles import LayerRoles, roles_for
 from normlab.probes.trace.streams import StreamLayout, row_of
+from normlab.probes.trace.structure.stacks import Named, Stack, find_stacks, members
 from normlab.probes.trace.verbs import SchemeLayout, speaks_verbs
-
-_KNOWN = {row.layer for row in TABLE}
 
 
 def locate(model: nn.Module, run: Callable[[], object], *, roles: LayerRoles | None = None) -> Layout:
-    """The layout of a model. `run` is one small forward pass, used only when rows must be inferred."""
-    if roles is None and speaks_verbs(model):
-        return SchemeLayout(model)
-    layers = _known_layers(model, roles) or _repeated_layers(model)
+    """The layout of a model; of one with two stacks that of the last, a decoder. `run` is one small forward pass."""
+    return locate_all(model, run, roles=roles)[-1]
+
+
+def locate_all(model: nn.Module, run: Callable[[], object], *, roles: LayerRoles | None = None) -> list[Layout]:
+    """A layout for each stack of layers that `run`, one small forward pass, goes through, in that order."""
+    if roles is None and (known := locate_known(model)):
+        return known
+    stacks = [_given(model, roles)] if roles is not None else find_stacks(model, run, _is_known)
+    if not stacks:
+        raise UnsupportedError(
+            f"{type(model).__name__} has no repeated layers (modules that return a tensor of the shape that they are "
+            "given, called one after the other), so there is no residual stream over depth to diagnose"
+        )
+    layouts: list[Layout] = []
+    refused: dict[str, str] = {}
+    for stack in stacks:
+        found = _layout(model, stack, run, roles)
+        if isinstance(found, Layout):
+            found.stack = stack.half
+            layouts.append(found)
+        else:
+            refused[stack.name] = found
+    if not layouts:
+        largest = max(stacks, key=lambda stack: stack.size)
+        raise UnsupportedError(refused[largest.name])
+    for name, reason in refused.items():
+        layouts[-1].notes.append(f"the stack {name!r} was left out: {reason}")
+    if len(layouts) == 1:
+        layouts[0].stack = ""
+    elif len({layout.stack for layout in layouts}) < len(layouts):
+        for layout in layouts:  # two encoders, say: only where they are tells them apart
+            layout.stack = layout.layers[0][0].rpartition(".")[0]
+    return layouts
+
+
+def locate_known(model: nn.Module) -> list[Layout]:
+    """What can be told without a forward pass: one stack whose layers the table has; else nothing."""
+    if speaks_verbs(model):
+        return [SchemeLayout(model)]
+    towers: dict[str, list[Named]] = {}
+    for name, module in model.named_modules():
+        if _is_known(module) or row_of(module) is not None or has_altup(module):
+            towers.setdefault(name.rpartition(".")[0], []).append((name, module))
+    if len(towers) != 1:
+        return []
+    name, layers = next(iter(towers.items()))
+    if len(layers) < 2 or _something_else(model, name, layers):
+        return []
+
+    def never() -> None:
+        raise AssertionError("rows that are known need no forward pass")
+
+    first: object = getattr(layers[0][1], "self_attn", None)
+    stack = Stack(name, tuple(layers), len(layers), batch_first=bool(getattr(first, "batch_first", True)))
+    found = _layout(model, stack, never, None)
+    return [found] if isinstance(found, Layout) else []
+
+
+def _something_else(model: nn.Module, name: str, layers: list[Named]) -> bool:
+    """Layers of other classes among these, or another stack: then only a forward pass tells what is what."""
+    mine = {id(part) for _, layer in layers for part in layer.modules()}
+    for path, container in model.named_modules():
+        if isinstance(container, (nn.ModuleList, nn.Sequential, nn.ModuleDict)) and id(container) not in mine:
+            inside = [part for _, part in members(path, container)]
+            deep = [part for part in inside if id(part) not in mine and any(True for _ in part.children())]
+            if deep or (path == name and len(inside) > len(layers)):
+                return True
+    return False
+
+
+def _layout(model: nn.Module, stack: Stack, run: Callable[[], object], roles: LayerRoles | None) -> Layout | str:
+    """The layout of one stack, or why it has none."""
+    layers = list(stack.layers)
     if roles is None and (row := row_of(layers[0][1])) is not None:
         return StreamLayout(model, layers, row)
     if roles is None and has_altup(layers[0][1]):
         return AltUpLayout(model, layers)
-    layout = Layout(model, layers, {})
-    if len({type(layer) for _, layer in layers}) == 1 and hasattr(layers[0][1], "self_attn"):
-        layout.batch_first = getattr(layers[0][1].self_attn, "batch_first", True)
-    unknown: list[tuple[str, nn.Module]] = []
+    layout = Layout(model, layers, {}, batch_first=stack.batch_first)
+    unknown: list[Named] = []
     for name, layer in layers:
         found = roles or roles_for(layer)
         if found is None:
             unknown.append((name, layer))
         else:
             layout.roles[id(layer)] = found
-    if unknown:
-        _infer(layout, unknown, run)
-    return layout
+    reason = _infer(layout, unknown, run) if unknown else ""
+    return reason or layout
 
 
-def _infer(layout: Layout, unknown: list[tuple[str, nn.Module]], run: Callable[[], object]) -> None:
-    found = {id(layer): infer_roles(layer, run) for _, layer in unknown}
-    richest = max((row for row in found.values() if row is not None), key=lambda row: len(row.branches), default=None)
+def _infer(layout: Layout, unknown: list[Named], run: Callable[[], object]) -> str:
+    """Fill in the rows of layers that the table does not know; why not, where one is no residual stream."""
+    found = infer_roles(layout.model, [layer for _, layer in unknown], run)
     for name, layer in unknown:
-        row = found[id(layer)]
-        # A branch that is dead looks absent; the identity check will tell whether the neighbours' row holds here too.
-        if row is None or (richest is not None and len(row.branches) < len(richest.branches)):
-            row = richest
-        if row is None:
-            inside = ", ".join(child for child, _ in layer.named_children()) or "no modules"
-            raise UnsupportedError(
-                f"{type(layer).__name__} (at {name!r}) is not in the table of architectures, and no sum of its parts "
-                f"({inside}) gives what it returns, so what is added to the residual stream is not known; describe it "
-                "with nl.diagnose(..., roles=LayerRoles(...))"
+        row = found.get(id(layer), "was not seen, because the layer was not called")
+        if isinstance(row, str):
+            return (
+                f"{type(layer).__name__} (at {name!r}) is not in the table of architectures, and what it adds to the "
+                f"residual stream is not known: its output {row}. Describe it with nl.diagnose(..., "
+                "roles=LayerRoles(...))"
             )
         layout.roles[id(layer)] = row
     kinds = sorted({type(layer).__name__ for _, layer in unknown})
-    layout.notes.append(f"{', '.join(kinds)} is not in the table of architectures: its parts were inferred from data")
+    verb = "is" if len(kinds) == 1 else "are"
+    layout.notes.append(
+        f"{', '.join(kinds)} {verb} not in the table of architectures: the parts were inferred from the arithmetic"
+    )
+    scaled = {f"{branch.kind}: {branch.scaled}": None for row in found.values() if not isinstance(row, str)
+              for branch in row.branches if branch.scaled}  # fmt: skip
+    if scaled:
+        layout.notes.append("weighed on the way: " + "; ".join(list(scaled)[:4]) + ("; ..." if len(scaled) > 4 else ""))
+    return ""
 
 
-def _known_layers(model: nn.Module, roles: LayerRoles | None) -> list[tuple[str, nn.Module]]:
-    names = {roles.layer} if roles else _KNOWN
-    found = [
-        (name, module)
-        for name, module in model.named_modules()
-        if type(module).__name__ in names and (roles is not None or roles_for(module) is not None)
-    ]
-    return _largest_tower(found)
+def _is_known(layer: nn.Module) -> bool:
+    return roles_for(layer) is not None
 
 
-def _repeated_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The container with most parameters among those that hold at least two modules of one class."""
-    groups: list[list[tuple[str, nn.Module]]] = []
-    for name, module in model.named_modules():
-        if isinstance(module, (nn.ModuleList, nn.Sequential)):
-            children = [(f"{name}.{key}" if name else key, child) for key, child in module.named_children()]
-            kinds = {type(child) for _, child in children}
-            if len(children) >= 2 and len(kinds) == 1 and any(True for _ in children[0][1].children()):
-                groups.append(children)
-    if not groups:
+def _given(model: nn.Module, roles: LayerRoles) -> Stack:
+    found = tuple((name, module) for name, module in model.named_modules() if type(module).__name__ == roles.layer)
+    if not found:
         raise UnsupportedError(
-            f"{type(model).__name__} has no repeated layers (no ModuleList or Sequential with two or more modules of "
-            "one class), so there is no residual stream over depth to diagnose"
+            f"the roles that were given are of {roles.layer!r}, and {type(model).__name__} has no module of that class"
         )
-    return max(groups, key=lambda group: sum(_size(child) for _, child in group))
-
-
-def _largest_tower(found: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """Layers of one container: a model with two towers (text and image, say) is read by its larger one."""
-    towers: dict[str, list[tuple[str, nn.Module]]] = defaultdict(list)
-    for name, module in found:
-        towers[name.rpartition(".")[0]].append((name, module))
-    return max(towers.values(), key=lambda tower: sum(_size(child) for _, child in tower), default=[])
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    return Stack(found[0][0].rpartition(".")[0], found, len(found))

@@ -2,11 +2,12 @@
 
 A layer is a list of branches on the stream x. With F the branch and N a norm,
 
-    x <- out( carry(x) + res( F( pre(x) ) ) )
+    x <- out( skip carry(x) + scale res( F( pre(x) ) ) )
 
-and a name that is absent is the identity. `added` names the module whose output is what is actually added to the
-stream: on sandwich-norm models that is a norm, on BERT a dropout inside `attention.output`, on BLOOM a linear layer
-deep in the attention, whose own output already contains the residual. A parallel branch reads the layer's input.
+and a name that is absent is the identity, a factor that is absent 1. `added` names the module whose output, times
+`scale`, is what is actually added to the stream: on sandwich-norm models that is a norm, on BERT a dropout inside
+`attention.output`, on BLOOM a linear layer deep in the attention, whose own output already contains the residual. A
+parallel branch reads the layer's input.
 
 Rows are claims, not knowledge: `trace.verify` checks the equation on data for every layer, and refuses if it fails.
 """
@@ -14,17 +15,56 @@ Rows are claims, not knowledge: `trace.verify` checks the equation on data for e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from normlab.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What the skip or a branch is multiplied by: a number, or a gate that parameters make, read anew each time."""
+
+    name: str
+    find: Callable[[], Tensor | float] = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Scale = Factor | float | str  # a string names a number or a parameter inside the layer, or the tanh(...) of one
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "exp": torch.exp}
+
+
+def scale_value(layer: nn.Module, scale: Scale) -> Tensor | float:
+    """The number, or the vector [d], that a factor is now."""
+    if isinstance(scale, Factor):
+        return scale.find()
+    if not isinstance(scale, str):
+        return scale
+    gate, inside, path = "", "", scale
+    if scale.endswith(")"):
+        gate, _, inside = scale[:-1].partition("(")
+        path = inside
+    found: Any = layer
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, (int, float, Tensor)) or (gate and gate not in _GATES):
+        raise ConfigError(
+            f"the roles of {type(layer).__name__} scale a branch by {scale!r}, which is no number or parameter of it, nor "
+            f"one of {', '.join(_GATES)} of one"
+        )
+    return _GATES[gate](torch.as_tensor(found)) if gate else found
 
 
 @dataclass(frozen=True)
 class BranchRoles:
-    """One branch of a layer; names are paths inside the layer."""
+    """One branch of a layer; names are paths inside the layer, `norm@2` the second call of a module in one pass."""
 
-    kind: str  # "attention" or "ffn"
+    kind: str  # "attention", "cross_attention", "mixer" (of tokens, without softmax attention) or "ffn"
     added: str
     core: str = ""  # the module that returns attention weights, or the feed-forward; `added` if empty
     pre: str = ""
@@ -32,6 +72,16 @@ class BranchRoles:
     out: str = ""
     carry: str = ""
     parallel: bool = False
+    skip: Scale = 1.0
+    scale: Scale = 1.0
+    shift: Factor | None = None  # a learned constant that is added to the stream (ZAYA)
+    mixer: str = ""  # what mixes tokens, where it is no softmax attention: "state space (MambaMixer)"
+
+    @property
+    def scaled(self) -> str:
+        """How the branch and the skip are weighed, in words; empty where both are 1."""
+        weighed = {"skip": self.skip, "branch": self.scale, "shift": self.shift or 1.0}
+        return ", ".join(f"{name} {factor}" for name, factor in weighed.items() if factor != 1.0)
 
     @property
     def names(self) -> list[str]:
@@ -55,6 +105,8 @@ class LayerRoles:
         """The name of the scheme table that fits the norms of this row."""
         kinds = {_placement(branch) for branch in self.branches}
         name = kinds.pop() if len(kinds) == 1 else "mixed"
+        if any(branch.scaled for branch in self.branches):
+            name += ", scaled"
         return f"{name}, parallel branches" if any(branch.parallel for branch in self.branches) else name
 
 
@@ -207,9 +259,17 @@ def _fits(row: LayerRoles, layer: nn.Module) -> bool:
     return row.when is None or bool(row.when(layer))
 
 
+def module_path(name: str) -> str:
+    """Where the module of a role is: without the number of its call."""
+    return name.partition("@")[0]
+
+
 def branch_prefixes(roles: LayerRoles) -> dict[str, set[str]]:
     """Which parameter names of a layer belong to which branch: the shortest module prefixes that keep them apart."""
-    names = {branch.kind: [n for n in (branch.core, branch.added) if n] for branch in roles.branches}
+    names: dict[str, list[str]] = {}
+    for branch in roles.branches:
+        found = dict.fromkeys(module_path(name) for name in (branch.core, branch.added) if name)
+        names.setdefault(branch.kind, []).extend(found)
     longest = max(name.count(".") + 1 for group in names.values() for name in group)
     prefixes: dict[str, set[str]] = {}
     for parts in range(1, longest + 1):

@@ -33,8 +33,25 @@ def attention_weights(
     return logits.softmax(-1)
 
 
+_SOFTMAX = (torch.softmax, torch.nn.functional.softmax, torch.Tensor.softmax)
+
+
+def softmax_weights(result: Tensor) -> Tensor | None:
+    """Attention weights [batch, heads, queries, keys] in the result of a softmax; None where it is another one.
+
+    With a learned sink (GPT-OSS) there is one more key than queries, which no token owns: the rest is scaled to sum to 1.
+    """
+    if result.dim() not in (3, 4) or result.shape[-1] < 2 or result.shape[-2] < 2:
+        return None
+    weights = result.detach() if result.dim() == 4 else result.detach().unsqueeze(0)
+    if weights.shape[-1] == weights.shape[-2] + 1:
+        weights = weights[..., :-1]
+        weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
+    return weights if weights.shape[-1] == weights.shape[-2] else None
+
+
 class WatchAttention(TorchFunctionMode):
-    """Hands the weights of every such call to `keep`, as [batch, heads, queries, keys]."""
+    """Hands the weights of every such call, and of every softmax over keys, to `keep`: [batch, heads, queries, keys]."""
 
     def __init__(self, keep: Callable[[Tensor], None]) -> None:
         super().__init__()
@@ -52,4 +69,8 @@ class WatchAttention(TorchFunctionMode):
             while weights.dim() < 4:
                 weights = weights.unsqueeze(-3)
             self.keep(weights)
+        elif function in _SOFTMAX and isinstance(result, Tensor):
+            found = softmax_weights(result)
+            if found is not None:
+                self.keep(found)
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ def mismatch(measured: Tensor, expected: Tensor, change: Tensor) -> float:
 
     In units of the stream, a wrong branch that adds little would pass.
     """
-    measured, expected, change = measured.detach().float(), expected.detach().float(), change.detach().float()
+    kind = torch.float64 if measured.dtype == torch.float64 else torch.float32
+    measured, expected, change = (each.detach().to(kind) for each in (measured, expected, change))
     if measured.numel() != expected.numel():
         return float("inf")
     scale = torch.maximum(change.norm(), 1e-3 * expected.norm())
@@ -25,10 +26,15 @@ def mismatch(measured: Tensor, expected: Tensor, change: Tensor) -> float:
 
 def first_tensor(value: object) -> Tensor:
     """The first floating tensor in a call's arguments or result: for a layer, its hidden states."""
-    found = next((item for item in _tensors(value) if item.is_floating_point()), None)
+    found = maybe_tensor(value)
     if found is None:
         raise UnsupportedError("a hooked module was called without, or returned, no floating-point tensor")
     return found
+
+
+def maybe_tensor(value: object) -> Tensor | None:
+    """The first floating tensor, or None where a module neither takes nor returns one."""
+    return next((item for item in tensors(value) if item.is_floating_point()), None)
 
 
 def find_weights(value: object) -> Tensor | None:
@@ -36,7 +42,7 @@ def find_weights(value: object) -> Tensor | None:
 
     The sum matters: T5's attention also returns its position bias, of the same shape.
     """
-    for item in _tensors(value):
+    for item in tensors(value):
         if item.dim() == 4 and item.is_floating_point():
             rows = item[0, 0].detach().float().sum(-1)
             if bool(((rows - 1).abs() < 1e-2).all() | rows.isnan().any()):
@@ -44,12 +50,12 @@ def find_weights(value: object) -> Tensor | None:
     return None
 
 
-def _tensors(value: object) -> Iterator[Tensor]:
+def tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):  # outputs of Hugging Face models are mappings and no dicts
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors(item)
     elif isinstance(value, (tuple, list)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors(item)

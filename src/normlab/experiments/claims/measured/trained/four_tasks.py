@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
-from normlab.experiments.claims.measured.by_length import (
+from normlab.experiments.claims.measured.trained.by_length import (
     Reached,
     at_length,
     over_lengths,
@@ -16,9 +16,12 @@ from normlab.experiments.claims.measured.by_length import (
     settings_of,
     trained,
 )
-from normlab.experiments.claims.measured.set_complement import LONG_STEPS, NOTHING, TV, arms
+from normlab.experiments.claims.measured.trained.set_complement import NOTHING, TV, arms
+from normlab.experiments.lengthgen.experiment import runs_of
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, NOTHING_BEHIND, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
+from normlab.experiments.stability.analyse import gradient_spikes
+from normlab.training.record import read_log
 
 SCHEMES = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm")
 WORDS = {"set-complement": "set complement", "max-retrieval": "maximum retrieval", "dyck": "dyck", "tomita": "tomita"}
@@ -62,7 +65,7 @@ def every_task(bench: Bench) -> Findings:
 @measure("peri-norm", seeds=5, seconds=100)
 def peri(bench: Bench) -> Findings:
     """Both parts have their own seeds; the first five of Dyck's stand beside the five of the minimal model."""
-    minimal, dyck = arms(bench, LONG_STEPS), task_runs(bench, "dyck")
+    minimal, dyck = arms(bench), task_runs(bench, "dyck")
     values = [
         over_lengths(minimal, scheme, metric="tv", name=TV, arm=arm)
         for scheme, arm in ((NOTHING_BEHIND, NOTHING), ("post_norm", "post_norm"), ("peri_norm", "peri_norm"))
@@ -135,3 +138,21 @@ def natural_text(bench: Bench) -> Findings:
         values.append(number(name, [long - short for long, short in pairs], scheme))
     notes = ["1,024,000 bytes of the plays that ship, two layers of width 32, no positions."]
     return Findings(values, settings_of(found), notes, seconds_of(found))
+
+
+@measure("small-stability", seeds=SEEDS, seconds=COST / SEEDS / 4)
+def small_stability(bench: Bench) -> Findings:
+    """Spikes among the logged steps of the runs on Dyck, as far as they have come."""
+    found = task_runs(bench, "dyck")
+    folder = bench.folder.parent / "benchmark-tasks" / "dyck"
+    counts: dict[str, list[float]] = {}
+    for name, config in runs_of(found.config).items():
+        records = [r for r in read_log(folder / name / "log.jsonl") if r.get("kind") == "train"]
+        norms = [_norm(r["grad_norm"]) for r in records if int(str(r["step"])) <= found.step]
+        counts.setdefault(config.model.scheme.name, []).append(float(gradient_spikes(norms)))
+    values = [number("spikes in a run of 2 layers", counts[s], s) for s in ("pre_norm", "post_norm", "peri_norm")]
+    return Findings(values, settings_of(found), ["One step in fifty is logged.", found.note])
+
+
+def _norm(value: object) -> float | None:
+    return value if isinstance(value, float) else None

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
+from normlab.experiments.compare.experiment import EXPERIMENT
 from normlab.experiments.compare.presets import PRESETS, preset
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
-from normlab.experiments.protocol import Place, experiment, run
+from normlab.experiments.executors.here import HereExecutor
+from normlab.experiments.sweep import Sweep
 
 LOSS, DECAY = "held-out loss", "change of the loss through the decay"
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -26,7 +28,7 @@ def rung(bench: Bench) -> tuple[SettingResult, list[int], Comparison]:
         if found is not None:
             return found
     request = CompareRequest(**{**preset("ladder-small"), "seeds": max(len(bench.seeds), FEWEST)})  # type: ignore[arg-type]
-    run(request, Place(bench.folder.parent / "ladder-small", workers=1, quiet=True))
+    EXPERIMENT.carry_out(request, Sweep(bench.folder.parent / "ladder-small", HereExecutor(), quiet=True))
     found = _finished(bench.folder.parent / "ladder-small")
     assert found is not None
     return found
@@ -35,8 +37,7 @@ def rung(bench: Bench) -> tuple[SettingResult, list[int], Comparison]:
 def _finished(folder: Path) -> tuple[SettingResult, list[int], Comparison] | None:
     if not any(folder.glob("*/summary.json")):
         return None
-    result = experiment("compare").analyse([folder])
-    assert isinstance(result, Comparison)
+    result = EXPERIMENT.analyse([folder])
     (setting,) = result.settings
     seeds = shared(setting)
     wanted = PRESETS["ladder"]["schemes"]
@@ -57,9 +58,9 @@ def ladder(bench: Bench) -> Findings:
     measurements: list[Measurement] = []
     for row in setting.schemes:
         steps = [round(share * setting.setting.steps) for share in SHARES]
-        curves = [[_at(row, seed, step) for step in steps] for seed in seeds]
+        curves = [[at_step(row, seed, step) for step in steps] for seed in seeds]
         measurements.append(curve(LOSS, SHARES, curves, row.scheme, axis="share of the training"))
-        measurements.append(number(DECAY, [_through_decay(row, seed) for seed in seeds], row.scheme))
+        measurements.append(number(DECAY, [through_decay(row, seed) for seed in seeds], row.scheme))
         ends = [row.losses[seed] or float("nan") for seed in seeds]
         measurements.append(number("held-out loss at the end, more sequences", ends, row.scheme))
     shape = setting.setting
@@ -80,13 +81,13 @@ def _points(row: SchemeRow, seed: int) -> Mapping[int, float]:
     return dict(zip(row.curve[seed].step, row.curve[seed].loss, strict=True))
 
 
-def _at(row: SchemeRow, seed: int, step: int) -> float:
+def at_step(row: SchemeRow, seed: int, step: int) -> float:
     """At the validation that is nearest."""
     points = _points(row, seed)
     return points[min(points, key=lambda s: abs(s - step))]
 
 
-def _through_decay(row: SchemeRow, seed: int) -> float:
+def through_decay(row: SchemeRow, seed: int) -> float:
     start = row.curve[seed].decay_start
     points = _points(row, seed)
     return points[max(points)] - points[min(points, key=lambda s: abs(s - start))]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import number
-from normlab.experiments.claims.measured.by_length import at_length, mean, rows_of, seconds_of, settings_of, trained
+from normlab.experiments.claims.measured.trained.by_length import (
+    at_length,
+    mean,
+    rows_of,
+    seconds_of,
+    settings_of,
+    trained,
+)
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
 
 TV = "total variation of averaged weights"
-STEPS = 20_000
+STEPS = 10_000
 KNOBS: dict[str, Options] = {
     "every 10": {"average_every": 10},
-    "every 100": {"average_every": 100},
     "every 400": {"average_every": 400},
     "every 100, eta 0.5": {"average_every": 100, "average_eta": 0.5},
 }

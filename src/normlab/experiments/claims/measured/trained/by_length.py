@@ -9,11 +9,10 @@ from pathlib import Path
 
 from normlab.experiments.claims.evidence import Measurement, curve
 from normlab.experiments.executors.here import HereExecutor
-from normlab.experiments.lengthgen.experiment import runs_of
+from normlab.experiments.lengthgen.experiment import EXPERIMENT, runs_of
 from normlab.experiments.lengthgen.presets import Options
 from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.lengthgen.result import Arm, LengthGeneralization, ScoreRow
-from normlab.experiments.protocol import Place, run
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.records import LengthScore, read_run
 from normlab.experiments.sweep import Sweep
@@ -25,9 +24,7 @@ from normlab.training.record import read_log
 def trained(folder: Path, options: Options, *, seeds: int) -> LengthGeneralization:
     """The experiment, brought to its end in this folder; what is finished there is only read."""
     request = LengthgenRequest(**{**options, "seeds": seeds})  # type: ignore[arg-type]
-    found = run(request, Place(folder, workers=1, quiet=True))
-    assert isinstance(found, LengthGeneralization)
-    return found
+    return EXPERIMENT.carry_out(request, Sweep(folder, HereExecutor(), quiet=True))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What a layer adds up, read from its arithmetic."""
