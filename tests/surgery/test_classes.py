@@ -105,6 +105,7 @@ def test_every_preserved_scheme_loads_in_a_fresh_process(name, tmp_path):
     assert done.stdout.strip().endswith(f"same {len(folders)}")
 
 
+@pytest.mark.slow
 def test_a_pickle_loads_in_a_fresh_process(tmp_path):
     model, batch = swapped("llama", "attn_res"), inputs("llama")
     torch.save({"model": model, "ids": batch["input_ids"], "logits": asked(model, batch)}, tmp_path / "whole.pt")

@@ -17,7 +17,7 @@ from torch import nn
 
 from normlab import __version__
 from normlab.errors import ConfigError, InputError, require
-from normlab.schemes import SchemeConfig, lookup
+from normlab.schemes import Scheme, SchemeConfig, lookup
 from normlab.surgery.anatomy import anatomy
 from normlab.surgery.card import write_card
 from normlab.surgery.hooks import Checkpointed
@@ -57,15 +57,15 @@ class Swapped:
         places = anatomy(self).places  # type: ignore[arg-type]
         return [place.part(place.cores[0]) if len(place.cores) == 1 else place.module for place in places]
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """transformers fills what a checkpoint left out; what it brought stays."""
-        from normlab.schemes import Scheme
-
-        if isinstance(module, Scheme):
-            if not any(getattr(p, "_is_hf_initialized", False) for p in module.parameters()):
-                module.init_weights()
-            return
-        super()._init_weights(module)  # type: ignore[misc]
+    def _initialize_missing_keys(self, *args: Any, **kwargs: Any) -> None:
+        """What a checkpoint leaves out of the scheme starts as the scheme says; what it brought stays."""
+        super()._initialize_missing_keys(*args, **kwargs)  # type: ignore[misc]
+        scheme = self.scheme
+        assert isinstance(scheme, Scheme)
+        brought = {name: p.detach().clone() for name, p in scheme.named_parameters() if hasattr(p, "_is_hf_initialized")}
+        if len(brought) < len(list(scheme.parameters())):
+            scheme.init_weights()
+            scheme.load_state_dict(brought, strict=False)
 
     def _set_gradient_checkpointing(
         self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] | None = None, **rest: Any
