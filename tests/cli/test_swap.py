@@ -73,3 +73,22 @@ def test_diagnose_takes_the_folder(tmp_path, capsys):
         "--out", str(tmp_path / "found"), "--json",
     )  # fmt: skip
     assert "attn_res" in said
+
+
+def test_train_takes_the_folder(tmp_path, capsys):
+    """New parameters move, the loss is recorded, and what is written loads again."""
+    import normlab.hf  # noqa: F401
+
+    source, out, trained = small_model(tmp_path / "plain"), tmp_path / "swapped", tmp_path / "trained"
+    spoken(capsys, "swap", source, "block_attn_res(blocks=3)", "--out", str(out), "--window", "32")
+    said, _ = spoken(
+        capsys, "train", str(out), "steps=6", "length=32", "lr=1e-3", "batch=4", "validate_every=3", "--out", str(trained),
+        "--device", "cpu", "--json",
+    )  # fmt: skip
+    curve = json.loads(said)
+    assert curve["steps"] == [0, 3, 6]
+    assert curve["losses"][-1] < curve["losses"][0]
+    model = transformers.AutoModelForCausalLM.from_pretrained(trained)
+    assert float(model.scheme.queries.abs().max()) > 0
+    _, error = spoken(capsys, "train", str(out), "stepps=6", code=2)
+    assert "stepps" in error

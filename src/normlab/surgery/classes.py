@@ -62,7 +62,7 @@ class Swapped:
         super()._initialize_missing_keys(*args, **kwargs)  # type: ignore[misc]
         scheme = self.scheme
         assert isinstance(scheme, Scheme)
-        brought = {name: p.detach().clone() for name, p in scheme.named_parameters() if hasattr(p, "_is_hf_initialized")}
+        brought = {name: p.detach().clone() for name, p in scheme.named_parameters() if getattr(p, "_is_hf_initialized", False)}
         if len(brought) < len(list(scheme.parameters())):
             scheme.init_weights()
             scheme.load_state_dict(brought, strict=False)
