@@ -86,7 +86,11 @@ def measure_training(out: Path) -> None:
         how = Continue(steps=TRAIN_STEPS, validate_every=TRAIN_EVERY)
         batches = [{"input_ids": batch} for batch in held_out]
         curve = continue_training(
-            loaded.model, trained_on, batches, how, tell=lambda step, loss, name=name: print(name, step, loss, flush=True)
+            loaded.model,
+            trained_on,
+            batches,
+            how,
+            tell=lambda step, loss, name=name: print(name, step, loss, flush=True),
         )
         write_json(path, {"curve": list(zip(curve.steps, curve.losses, strict=True))})
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
 from tests.cli.test_swap import small_model, spoken
+
+transformers = pytest.importorskip("transformers")
 
 
 def test_prune_writes_a_folder_that_loads(tmp_path, capsys):
@@ -21,7 +22,11 @@ def test_prune_writes_a_folder_that_loads(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["--layers", "7"], "there is no layer 7"), (["--layers", "0,1,2"], "leave at least one"), ([], "say which layers")],
+    [
+        (["--layers", "7"], "there is no layer 7"),
+        (["--layers", "0,1,2"], "leave at least one"),
+        ([], "say which layers"),
+    ],
 )
 def test_bad_use_is_one_sentence(arguments, says, tmp_path, capsys):
     source = small_model(tmp_path / "plain")

@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
 from normlab.cli import run
 from tests.surgery.models import asked, build
+
+transformers = pytest.importorskip("transformers")
 
 
 def small_model(folder, *, seed=0):

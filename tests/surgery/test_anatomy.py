@@ -2,10 +2,11 @@
 
 import pytest
 
-pytest.importorskip("transformers")
 from normlab.errors import UnsupportedError
 from normlab.surgery.anatomy import anatomy
 from tests.surgery.models import BACKBONES, build
+
+pytest.importorskip("transformers")
 
 PARALLEL = ("gpt_neox", "phi", "falcon", "falcon_7b")
 
@@ -21,11 +22,18 @@ def test_sites(name):
     assert sum(site.closes_layer for site in body.sites) == depth
     for place in body.places:
         assert len(place.pre) + len(place.res) + bool(place.out) >= 1
-    assert body.norm == ("layernorm" if hasattr(place.part((place.pre or place.res or (place.out,))[0]), "bias") else "rmsnorm")
+    assert body.norm == (
+        "layernorm" if hasattr(place.part((place.pre or place.res or (place.out,))[0]), "bias") else "rmsnorm"
+    )
 
 
 def test_owners_are_where_transformers_collects_hidden_states():
-    for name, owner in (("llama", "LlamaModel"), ("opt", "OPTDecoder"), ("bert", "BertModel"), ("t5_encoder", "T5Stack")):
+    for name, owner in (
+        ("llama", "LlamaModel"),
+        ("opt", "OPTDecoder"),
+        ("bert", "BertModel"),
+        ("t5_encoder", "T5Stack"),
+    ):
         assert type(anatomy(build(name)).owner).__name__ == owner
 
 

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers")
 from normlab.errors import UnsupportedError
 from normlab.surgery.anatomy import anatomy
 from normlab.surgery.calibrate import measure, scale_norm
 from tests.surgery.models import BACKBONES, asked, build, inputs
+
+pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("name", BACKBONES)

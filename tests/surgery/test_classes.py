@@ -1,6 +1,7 @@
 """A swapped model stays a Hugging Face model: it saves, loads, generates, pickles and copies as one."""
 
 import copy
+import importlib
 import json
 import pickle
 import subprocess
@@ -9,13 +10,14 @@ import sys
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
 import normlab as nl
-import normlab.hf
 from normlab.errors import InputError
 from normlab.surgery.card import auto_class
 from normlab.surgery.classes import is_swapped
 from tests.surgery.models import BACKBONES, asked, build, inputs, preserved_schemes, swapped
+
+transformers = pytest.importorskip("transformers")
+importlib.import_module("normlab.hf")  # registers the types
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +30,9 @@ def _quiet():
 
 def automatic(model):
     name = type(model).__mro__[2].__name__
-    return transformers.AutoModelForTextEncoding if name == "T5EncoderModel" else getattr(transformers, auto_class(name))
+    return (
+        transformers.AutoModelForTextEncoding if name == "T5EncoderModel" else getattr(transformers, auto_class(name))
+    )
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -46,7 +50,9 @@ def test_save_and_load_through_the_auto_classes(name, tmp_path):
     assert stored["normlab"]["version"] == nl.__version__
 
 
-@pytest.mark.parametrize("name", [n for n in BACKBONES if n not in ("bert", "roberta", "distilbert", "t5_encoder", "vit")])
+@pytest.mark.parametrize(
+    "name", [n for n in BACKBONES if n not in ("bert", "roberta", "distilbert", "t5_encoder", "vit")]
+)
 def test_generate(name):
     """With every cache as without one; static caches where the unswapped model has them."""
     model, ids = swapped(name, "block_attn_res"), inputs(name)["input_ids"]

@@ -1,6 +1,7 @@
 """What people do with a Hugging Face model, done with a swapped one: compile, DDP, FSDP2, LoRA, offloading, the Trainer."""
 
 import copy
+import importlib
 import os
 import subprocess
 import sys
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
-import normlab.hf  # noqa: F401
 from tests.surgery.models import answer, asked, compare, gradients, inputs, preserved_schemes, swapped
+
+transformers = pytest.importorskip("transformers")
+importlib.import_module("normlab.hf")  # registers the types
 
 NAMES = ("llama", "gemma2")
 SCHEMES = ("block_attn_res", "hyper_connections")
@@ -175,7 +177,17 @@ def test_ddp_and_fsdp2_on_two_processes(tmp_path):
     script.write_text(WORKER)
     paths = [str(Path(__file__).parents[2]), *(p for p in sys.path if p)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]  # noqa: E501
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("fsdp") == 8

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers")
 import normlab as nl
 from normlab.errors import UnsupportedError
 from tests.surgery.models import BACKBONES, asked, build, inputs, swapped
+
+pytest.importorskip("transformers")
 
 POST = ("bert", "roberta", "distilbert", "opt_350m")
 

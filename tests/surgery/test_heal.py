@@ -2,10 +2,11 @@
 
 import pytest
 
-pytest.importorskip("transformers")
 from normlab.errors import ConfigError
 from normlab.surgery.heal import Heal, parameter_groups
 from tests.surgery.models import build, swapped
+
+pytest.importorskip("transformers")
 
 
 def test_new_parameters_have_a_group_of_their_own():

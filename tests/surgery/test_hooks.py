@@ -5,9 +5,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-pytest.importorskip("transformers")
 from normlab.errors import UnsupportedError
-from tests.surgery.models import BACKBONES, asked, build, compare, gradients, inputs, preserved_schemes, swapped, without_dropout
+from tests.surgery.models import (
+    BACKBONES,
+    asked,
+    build,
+    compare,
+    gradients,
+    inputs,
+    preserved_schemes,
+    swapped,
+    without_dropout,
+)
+
+pytest.importorskip("transformers")
 
 SCHEMES = ("block_attn_res", "hyper_connections")
 

@@ -3,17 +3,18 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers")
 from normlab.schemes import SCHEMES, scheme
 from normlab.surgery.anatomy import anatomy
 from normlab.surgery.splice import Fixed, Scale, affine, build, splice, unsplice, way_of
 from tests.surgery.models import BACKBONES, asked, inputs
 from tests.surgery.models import build as model_of
 
+pytest.importorskip("transformers")
+
 
 def test_ways():
     ways = {name: way_of(config()) for name, config in SCHEMES.items()}
-    assert {ways[name] for name in ("attn_res", "mhc", "dense_former", "layer_scale", "ln_scaling", "lambda_skip")} == {"keep"}
+    assert {ways[name] for name in ("attn_res", "mhc", "dense_former", "layer_scale", "ln_scaling")} == {"keep"}
     assert {ways[name] for name in ("pre_norm", "peri_norm", "post_norm", "keel", "mix_norm", "rezero")} == {"place"}
     assert {ways[name] for name in ("resi_dual", "laurel", "gated_residual")} == {"own"}
 

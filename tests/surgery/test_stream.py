@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers")
 from normlab.errors import UnsupportedError
 from normlab.schemes import Frame, make_sites, scheme
 from normlab.surgery.stream import Plan, Stream
+
+pytest.importorskip("transformers")
 
 
 def stream(name="pre_norm", joins=""):
@@ -73,7 +74,9 @@ def test_what_it_refuses():
         _ = x + 1.0
 
 
-@pytest.mark.parametrize("name", ["pre_norm", "attn_res", "block_attn_res", "hyper_connections", "dense_former", "mudd"])
+@pytest.mark.parametrize(
+    "name", ["pre_norm", "attn_res", "block_attn_res", "hyper_connections", "dense_former", "mudd"]
+)
 def test_parts_rebuild_it(name):
     x = stream(name)
     for _ in range(3):

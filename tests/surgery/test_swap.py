@@ -5,19 +5,17 @@ import copy
 import pytest
 import torch
 
-pytest.importorskip("transformers")
 import normlab as nl
 from normlab.errors import ConfigError, UnsupportedError
 from normlab.schemes import SCHEMES
 from normlab.surgery.swap import starting
 from tests.probes.zoo import Homemade
-from tests.surgery.models import BACKBONES, asked, build, inputs, preserved_schemes
+from tests.surgery.models import BACKBONES, asked, build, inputs, preserved_schemes, refused
 
+pytest.importorskip("transformers")
+
+NO_SCALING = ("bert", "roberta", "distilbert", "opt_350m", "olmo", "olmo2")
 EXACT = ("hyper_connections", "mhc", "dense_former", "layer_scale", "gpas")
-
-
-def unswapped(model):
-    nl.fold(model)
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -31,9 +29,9 @@ def test_preserved_schemes_start_as_the_same_function(name):
         whole = copy.deepcopy(model)
         try:
             report = nl.swap(whole, scheme, batches=[batch])
-        except UnsupportedError as error:
-            assert scheme == "ln_scaling", scheme  # its number stands behind a norm that this model has not, or cannot scale
-            assert "norm" in str(error) or "gain" in str(error)
+        except UnsupportedError:
+            assert scheme == "ln_scaling"  # its number stands behind a norm that this model has not, or cannot scale
+            assert name in NO_SCALING
             continue
         tried += 1
         assert report.preserved, (scheme, report)
@@ -154,17 +152,17 @@ def test_ln_scaling_is_no_empty_promise():
 
 def state_of(model):
     hooks = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()]
-    return type(model), type(model.config), hooks, {k: v.clone() for k, v in model.state_dict().items()}, sorted(
-        name for name, _ in model.named_modules()
+    return (
+        type(model),
+        type(model.config),
+        hooks,
+        {k: v.clone() for k, v in model.state_dict().items()},
+        sorted(name for name, _ in model.named_modules()),
     )
 
 
 def same_state(one, two):
     return one[:3] == two[:3] and one[4] == two[4] and all(torch.equal(one[3][k], two[3][k]) for k in one[3])
-
-
-class Cut:
-    quantization_config = {"bits": 4}  # noqa: RUF012
 
 
 @pytest.mark.parametrize(
@@ -242,7 +240,7 @@ def test_every_scheme_is_swapped_or_refused_in_a_sentence():
         model = build("llama")
         try:
             report = nl.swap(model, scheme, batches=[inputs("llama")])
-        except UnsupportedError as error:
-            assert "train it from scratch" in str(error)
+        except UnsupportedError:
+            assert refused(scheme)
         else:
             assert report.preserved or report.why_not

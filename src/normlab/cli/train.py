@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     @app.command()
     def train(
-        config: Annotated[Path, typer.Argument(help="A YAML or JSON file: model, task, train, score; or the folder of a (swapped) Hugging Face model.")],
+        config: Annotated[
+            Path,
+            typer.Argument(
+                help="A YAML or JSON file: model, task, train, score; or the folder of a (swapped) Hugging Face model."
+            ),
+        ],
         overrides: Annotated[list[str] | None, typer.Argument(help="key=value, for example train.lr=3e-3")] = None,
         strategy: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp for sharded weights.")] = "ddp",
         out: Annotated[Path, typer.Option(help="Folder of the run; running again continues it.")] = Path("runs/train"),
@@ -68,7 +73,9 @@ def _continue(source: Path, overrides: list[str], out: Path, *, device: str, jso
         raise InputError("the text is one window long: give a longer text=FILE, or a shorter length=")
     judging = max(1, len(batches) // 10)
     train, held_out = torch.cat(batches[:-judging]), [{"input_ids": batch} for batch in batches[-judging:]]
-    tell = (lambda step, loss: None) if json else (lambda step, loss: typer.echo(f"step {step}: held-out loss {loss:.4f}"))
+    tell = (
+        (lambda step, loss: None) if json else (lambda step, loss: typer.echo(f"step {step}: held-out loss {loss:.4f}"))
+    )
     curve = continue_training(loaded.model, train, held_out, how, tell=tell)
     write_model(loaded, out)
     write_json(out / "training.json", {**curve.to_dict(), "how": how.to_dict()})

@@ -62,7 +62,9 @@ class Swapped:
         super()._initialize_missing_keys(*args, **kwargs)  # type: ignore[misc]
         scheme = self.scheme
         assert isinstance(scheme, Scheme)
-        brought = {name: p.detach().clone() for name, p in scheme.named_parameters() if getattr(p, "_is_hf_initialized", False)}
+        brought = {
+            name: p.detach().clone() for name, p in scheme.named_parameters() if getattr(p, "_is_hf_initialized", False)
+        }
         if len(brought) < len(list(scheme.parameters())):
             scheme.init_weights()
             scheme.load_state_dict(brought, strict=False)
@@ -126,7 +128,9 @@ def _convert_alike(model_type: str) -> None:
 def model_class(base: Any, config: Any) -> Any:
     """NormlabLlamaForCausalLM of LlamaForCausalLM."""
     doc = f"{base.__name__} with a residual scheme of normlab."
-    return type(PREFIX + base.__name__, (Swapped, base), {"config_class": config, "__module__": __name__, "__doc__": doc})
+    return type(
+        PREFIX + base.__name__, (Swapped, base), {"config_class": config, "__module__": __name__, "__doc__": doc}
+    )
 
 
 def dress(model: Any, scheme: SchemeConfig) -> None:

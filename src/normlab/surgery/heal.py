@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
 import torch
-from torch import Tensor, nn
-
 from pydantic import Field
+from torch import Tensor, nn
 
 from normlab.config import Config
 from normlab.errors import ConfigError, InputError
@@ -39,7 +38,9 @@ class Heal:
         if not self.batches:
             raise ConfigError("healing needs batches to train on: Heal(batches=[...])")
         if self.steps < 1 or self.lr <= 0:
-            raise ConfigError(f"healing takes at least one step and a rate above 0; got {self.steps} steps at {self.lr}")
+            raise ConfigError(
+                f"healing takes at least one step and a rate above 0; got {self.steps} steps at {self.lr}"
+            )
 
 
 def neighbours(kept: Sequence[int], depth: int) -> list[int]:

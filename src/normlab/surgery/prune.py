@@ -155,7 +155,9 @@ def _order(diagnosis: Any, depth: int) -> list[int] | None:
         return None
     report = getattr(diagnosis, "skips", None)
     if report is None or len(report.change) != depth:
-        raise InputError("from_ is no diagnosis of this model with skipped layers; run nl.diagnose(model, batches) first")
+        raise InputError(
+            "from_ is no diagnosis of this model with skipped layers; run nl.diagnose(model, batches) first"
+        )
     reach = t_reach(report.batches) if report.batches > 1 else 0.0
     cost = [c + reach * (0.0 if math.isnan(e) else e) for c, e in zip(report.change, report.error, strict=True)]
     return sorted(range(depth), key=cost.__getitem__)
@@ -235,7 +237,13 @@ def _several(body: Anatomy) -> int:
 
 # -- take them out ------------------------------------------------------------------------------------------------------
 def _prune(
-    body: Anatomy, removed: tuple[int, ...], batches: list[object], *, loss: Loss | None, chosen: tuple[Choice, ...], how: Heal | None
+    body: Anatomy,
+    removed: tuple[int, ...],
+    batches: list[object],
+    *,
+    loss: Loss | None,
+    chosen: tuple[Choice, ...],
+    how: Heal | None,
 ) -> PruneReport:
     model: Any = body.model
     depth, count = len(body.layers), sum(p.numel() for p in model.parameters())
@@ -261,9 +269,7 @@ def _prune(
         heal(model, beside, loss, how)
         healed = observe(model, batches, loss).loss
     gone = count - sum(p.numel() for p in model.parameters())
-    return PruneReport(
-        removed, kept, gone, gone / count, difference, before.loss, skipped.loss, healed, chosen
-    )
+    return PruneReport(removed, kept, gone, gone / count, difference, before.loss, skipped.loss, healed, chosen)
 
 
 @torch.no_grad()
@@ -309,7 +315,11 @@ def cut(body: Anatomy, kept: Sequence[int]) -> Any:
 def cut_config(config: Any, kept: Sequence[int], depth: int) -> None:
     """Every list of one entry a layer, and every number that counts layers."""
     for key, value in list(vars(config).items()):
-        if isinstance(value, (list, tuple)) and len(value) == depth and not key.endswith(("_id", "_ids", "architectures")):
+        if (
+            isinstance(value, (list, tuple))
+            and len(value) == depth
+            and not key.endswith(("_id", "_ids", "architectures"))
+        ):
             setattr(config, key, type(value)(value[layer] for layer in kept))
         elif key in ("max_window_layers", "first_k_dense_replace", "num_dense_layers") and isinstance(value, int):
             setattr(config, key, sum(layer < value for layer in kept))

@@ -85,7 +85,9 @@ def swap(
     body = anatomy(model)
     check(start, body)
     shown = probe_batches(model, batches)
-    notes = [] if batches is not None else ["The check ran on random tokens; give batches= (or --text) for real losses."]
+    notes = (
+        [] if batches is not None else ["The check ran on random tokens; give batches= (or --text) for real losses."]
+    )
     mode = model.training
     model.eval()
     try:
@@ -189,7 +191,9 @@ def _operate(
         after = observe(model, batches, loss)
         report = _report(body, scheme, (before, after), count=count, sizes=sizes, notes=notes)
         if strict and not report.preserved:
-            raise UnsupportedError(f"{report.scheme} does not preserve this model: {report.why_not}; nothing was changed")
+            raise UnsupportedError(
+                f"{report.scheme} does not preserve this model: {report.why_not}; nothing was changed"
+            )
     except BaseException:
         undo_swap(body, undo)
         raise
@@ -248,7 +252,5 @@ def _why_not(config: SchemeConfig, body: Anatomy) -> str:
             return f"the options asked for are not the neutral ones; {label(neutral)} would start as the same function"
         return f"{label(config)} has no neutral setting"
     if way == "place":
-        return (
-            f"{config.name} puts its norms elsewhere than {body.placement} has them, and a norm drops the size of each token"
-        )
+        return f"{config.name} puts its norms elsewhere than {body.placement} has them, and a norm drops the size of each token"
     return f"{config.name} brings norms of its own, and a norm drops the size of each token"
