@@ -18,9 +18,7 @@ def register(app: typer.Typer) -> None:
     def train(
         config: Annotated[
             Path,
-            typer.Argument(
-                help="A YAML or JSON file: model, task, train, score; or the folder of a (swapped) Hugging Face model."
-            ),
+            typer.Argument(help="A YAML or JSON file: model, task, train, score; or a model's folder."),
         ],
         overrides: Annotated[list[str] | None, typer.Argument(help="key=value, for example train.lr=3e-3")] = None,
         strategy: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp for sharded weights.")] = "ddp",

@@ -256,8 +256,8 @@ def _prune(
         difference = _reloaded_difference(model, batches, skipped)
         if difference > 0:
             raise UnsupportedError(
-                f"without layers {list(removed)} a reloaded {type(model).__name__} differs by {difference:.2g} from the model "
-                "that passes them by: its config says something of layers that is not known here; nothing was changed"
+                f"without layers {list(removed)} a reloaded {type(model).__name__} differs by {difference:.2g} from the "
+                "model that passes them by: its config says something of layers that is not known here; nothing was changed"
             )
     except BaseException:
         undo()
