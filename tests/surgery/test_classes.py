@@ -12,8 +12,7 @@ import torch
 
 import normlab as nl
 from normlab.errors import InputError
-from normlab.surgery.card import auto_class
-from normlab.surgery.classes import is_swapped
+from normlab.surgery.classes import auto_class, is_swapped
 from tests.surgery.models import BACKBONES, asked, build, inputs, preserved_schemes, swapped
 
 transformers = pytest.importorskip("transformers")
@@ -194,3 +193,13 @@ def test_diagnose_reads_a_swapped_model():
     model = swapped("llama", "block_attn_res")
     found = nl.diagnose(model, [inputs("llama", tokens=24)["input_ids"]])
     assert len(found.layers) == 3
+
+
+@pytest.mark.parametrize(
+    ("base", "auto"),
+    [("LlamaForCausalLM", "AutoModelForCausalLM"), ("GPT2LMHeadModel", "AutoModelForCausalLM"),
+     ("BertForMaskedLM", "AutoModelForMaskedLM"), ("LlamaModel", "AutoModel"),
+     ("BertForSequenceClassification", "AutoModelForSequenceClassification")],
+)  # fmt: skip
+def test_auto_class(base, auto):
+    assert auto_class(base) == auto

@@ -7,7 +7,7 @@ import normlab as nl
 from normlab.errors import ConfigError, InputError, UnsupportedError
 from normlab.surgery.anatomy import anatomy
 from normlab.surgery.heal import Heal, neighbours
-from normlab.surgery.prune import choose, cut_config, passed_by
+from normlab.surgery.prune import choose, passed_by
 from tests.surgery.models import BACKBONES, asked, build, inputs, swapped
 
 transformers = pytest.importorskip("transformers")
@@ -68,15 +68,6 @@ def test_gpt2_whose_scores_depend_on_the_layers_number():
         torch.testing.assert_close(asked(model, batch), wanted)
 
 
-def test_counts_of_layers_are_counted_again():
-    config = transformers.Qwen2Config(num_hidden_layers=6, max_window_layers=4, eos_token_id=[1, 2, 3, 4, 5, 6])
-    config.layer_types = [f"kind {i}" for i in range(6)]
-    cut_config(config, [0, 4, 5], 6)
-    assert (config.num_hidden_layers, config.max_window_layers) == (3, 1)
-    assert config.layer_types == ["kind 0", "kind 4", "kind 5"]
-    assert config.eos_token_id == [1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
@@ -103,7 +94,7 @@ def test_bad_input_leaves_the_model_as_it_is(arguments, error, says):
 
 def test_a_config_that_lies_about_layers_is_found(monkeypatch):
     """If the reloaded model differs, nothing has changed."""
-    from normlab.surgery import prune as room
+    from normlab.surgery import cut as room
 
     model, batch = build("gemma3"), inputs("gemma3", tokens=24)
     before = asked(model, batch)
