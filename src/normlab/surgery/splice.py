@@ -91,7 +91,9 @@ def check(config: SchemeConfig, body: Anatomy) -> None:
             "projection), which a swap leaves alone; train it from scratch with nl.Transformer"
         )
     if config.name == "ngpt":
-        raise UnsupportedError("ngpt keeps every weight matrix on the sphere; train it from scratch with nl.Transformer")
+        raise UnsupportedError(
+            "ngpt keeps every weight matrix on the sphere; train it from scratch with nl.Transformer"
+        )
     if isinstance(config, DepthAttentionConfig) and config.inner != "pre_norm":
         raise UnsupportedError(
             f"inner={config.inner}: in a swapped model the norms around a branch are the model's own; leave inner out"
