@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tools.faults.campaign import Blow
-from tools.faults.harness import Ended, forked, start, wait
+from tools.faults.harness import REFUSED, Ended, forked, start, wait
 from tools.faults.jobs import config, found
 
 from normlab.errors import InputError
@@ -58,6 +58,11 @@ class Yard:
             self._expected = found(folder)
             assert len(self._expected) == CELLS
         return self._expected
+
+    @property
+    def most(self) -> int:
+        """Bytes in the logs at the end."""
+        return written(self.home / "undisturbed") if self.expected else 0
 
     @property
     def cluster(self) -> Cluster:
@@ -109,13 +114,20 @@ def holders(folder: Path) -> list[int]:
     return [int(r[4]) for r in rows if r[1] == "FLOCK" and r[5].rpartition(":")[2] in inodes and int(r[4]) > 0]
 
 
-def await_moment(folder: Path, chance: random.Random, pid: int, *, most: float) -> None:
-    """Until the logs have reached a random size, or the driver is gone."""
-    size, until = chance.random() * most, time.monotonic() + PATIENCE
-    while written(folder) < size and time.monotonic() < until and Path(f"/proc/{pid}/stat").exists():
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+def await_moment(folder: Path, size: float, pid: int) -> None:
+    """Until the logs have reached this size while a run is worked on, or the driver is gone."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and _lives(pid):
+        if written(folder) >= size and holders(folder):
             return
         time.sleep(0.002)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def send(pids: Iterable[int], number: int) -> int:
@@ -144,26 +156,35 @@ def on_ray(yard: Yard) -> Callable[[], Executor]:
 
 
 def strike_workers(yard: Yard, chance: random.Random, *, executors: Executors, number: int) -> Blow:
-    """One or two workers, chosen among those that hold the lock of a run; the driver must bring everything to its end."""
-    executor, folder, log = executors(yard), yard.runs("runs"), yard.home / "said"
-    most, hit = sum(path.stat().st_size for path in (yard.home / "undisturbed").rglob("log.jsonl")), 0
+    """One or two workers, chosen among those that hold the lock of a run; the driver must bring everything to its end.
+
+    A worker that is stopped for good may take its run with it (Ray cannot end it): that is said, and the same command makes
+    the run once the worker is gone.
+    """
+    executor, log, most = executors(yard), yard.home / "said", yard.most
+    folder, victims = yard.runs("runs"), []
     pid = start(partial(carry_out, folder, executor), log)
     for _ in range(chance.randint(1, 2) if number == signal.SIGKILL else 1):
-        await_moment(folder, chance, pid, most=most)
-        victims = holders(folder)
-        if victims:
-            hit += send([chance.choice(victims)], number)
-    return Blow(hit, yard.judge(wait(pid, log), folder))
+        await_moment(folder, chance.random() * most, pid)
+        if held := holders(folder):
+            victims.append(chance.choice(held))
+            send(victims[-1:], number)
+    ended = wait(pid, log)
+    if number == signal.SIGSTOP:
+        send(victims, signal.SIGKILL)
+        if ended.code == REFUSED and "it made no progress" in ended.said:
+            ended = forked(partial(carry_out, folder, executor), log)
+    return Blow(len(victims), yard.judge(ended, folder))
 
 
 def strike_driver(
     yard: Yard, chance: random.Random, *, executors: Executors, number: int, all_of_it: bool = False
 ) -> Blow:
     """The driver alone, or with all of its workers (the power fails); the same command again must end as if nothing was."""
-    executor, folder, log = executors(yard), yard.runs("runs"), yard.home / "said"
-    most = sum(path.stat().st_size for path in (yard.home / "undisturbed").rglob("log.jsonl"))
+    executor, log, most = executors(yard), yard.home / "said", yard.most
+    folder = yard.runs("runs")
     pid = start(partial(carry_out, folder, executor), log)
-    await_moment(folder, chance, pid, most=most)
+    await_moment(folder, chance.random() * most, pid)
     workers = holders(folder) if all_of_it else []
     hit = send([pid, *workers], number)
     ended = wait(pid, log)
@@ -185,7 +206,7 @@ def rank_dies(yard: Yard, chance: random.Random) -> Blow:
     folder = yard.home / "ranks"
     shutil.rmtree(folder, ignore_errors=True)
     launcher = _torchrun(yard.home, folder)
-    await_moment(folder, chance, launcher.pid, most=written(whole))
+    await_moment(folder, chance.random() * written(whole), launcher.pid)
     ranks = children(launcher.pid)
     hit = send([chance.choice(ranks)], signal.SIGKILL) if ranks else 0
     launcher.wait(PATIENCE)
