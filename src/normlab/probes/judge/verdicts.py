@@ -88,6 +88,7 @@ class Limits:
     # -- tried --
     trial: float = 0.01  # nats that a change must gain beyond its error
     coherent: float = 2400.0  # targets from which on the gradient is more than noise
+    suspicious: float = 5000.0  # targets: below, single layers of large models are tried as well
     coherent_masked: float = 150.0  # the same where a few hidden tokens count
     coherent_from: float = 0.64  # of the loss of single-token frequencies: below, a model is grown
     coherent_fall: float = 0.9  # share of the limit that is gone at the loss of frequencies

@@ -19,7 +19,6 @@ from normlab.probes.measure.weights.ends import input_embedding
 from normlab.probes.trace.hooks import Layout, output_projection, slow_path
 
 FACTORS = (0.1, 0.4, 2.5, 10.0)
-DEEP = 16  # from here on single layers are tried only where something points at them
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def single_layers(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
     """What a wrong conversion does to one layer: matrices exchanged, transposed, with displaced heads, of wrong sign."""
     depth = len(layout.layers)
     for index, (_, layer) in enumerate(layout.layers):
-        if depth > DEEP and index not in suspects:
+        if index not in suspects:
             continue
         here = (index,)
         query, key, value = (_find(layer, names) for names in (_QUERIES, _KEYS, _VALUES))
