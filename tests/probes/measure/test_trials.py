@@ -65,6 +65,10 @@ def shrink_embedding(model):
     model.model.embed_tokens.weight.mul_(0.1)
 
 
+def loud_gain(model):
+    model.model.layers[1].input_layernorm.weight.mul_(30)
+
+
 @pytest.mark.parametrize(
     ("accident", "what", "layers"),
     [
@@ -72,6 +76,7 @@ def shrink_embedding(model):
         (displace_heads, "with the heads of layer 1 one place back", (1,)),
         (swap_layers, "with layers 0 and 2 exchanged", (0, 2)),
         (turn_round, "with the FFN of layer 2 turned round", (2,)),
+        (loud_gain, "with the gain of input_layernorm in layer 1 as in its neighbours", (1,)),
         (shrink_embedding, "with the embedding times 10", ()),
     ],
 )
