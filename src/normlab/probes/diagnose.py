@@ -22,7 +22,7 @@ from normlab.probes.inputs.losses import Loss, LossReading, call, padding, pick,
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.sources import Material, Prepared, open_source, prepare
 from normlab.probes.judge.rules import judge
-from normlab.probes.judge.verdicts import SEVERITIES, Evidence, listed
+from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, Evidence, listed
 from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
 from normlab.probes.measure.gradients import Gradients, suspects
@@ -92,6 +92,9 @@ def diagnose_prepared(
     )  # fmt: skip
     how = replace(found.how, text=prepared.text, images=prepared.images)
     return replace(found, notes=(*found.notes, *prepared.notes), how=how)
+
+
+SMALL = 20_000_000  # parameters up to which a pass costs next to nothing
 
 
 class _Examination:
@@ -196,12 +199,25 @@ class _Examination:
         if isinstance(layout, SchemeLayout) or readings.output is None:
             return ()
         self.say("undoing accidents on trial")
-        first = parts.skip_batches(self.batches, loss, self.options)[0]
-        portions = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
-        return run_trials(layout, first, portions, loss, suspects=suspects(readings.pulls, len(layout.layers)))
+        portions = parts.skip_batches(self.batches, loss, self.options)
+        if self.small:
+            return run_trials(layout, portions[0], self._pieces(loss), loss, suspects=range(len(layout.layers)))
+        # Each pass costs: single layers are tried where gradients point at them, if they do at all.
+        alike = readings.noise is not None and readings.noise.high < LIMITS.suspicious
+        layers = suspects(readings.pulls, len(layout.layers)) if alike else ()
+        return run_trials(layout, portions[0], portions, loss, suspects=layers)
+
+    @property
+    def small(self) -> bool:
+        return sum(parameter.numel() for parameter in self.model.parameters()) < SMALL
+
+    def _pieces(self, loss: Loss) -> list[Any]:
+        """Windows for gradients, in parts that can be compared; of a small model twice as many."""
+        tokens = self.options.gradient_tokens * (2 if self.small else 1)
+        return parts.pieces(parts.some(self.batches, tokens, loss), loss)
 
     def _gradients(self, layout: Layout, loss: Loss) -> Gradients:
-        portion = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
+        portion = self._pieces(loss)
         try:
             return gradients.measure(layout, portion, loss)
         except (UnsupportedError, NotImplementedError, RuntimeError) as error:  # quantised weights have none

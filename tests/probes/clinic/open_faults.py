@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -267,7 +268,7 @@ def not_a_number(layer: Layer, _patient: Patient, _dice: Dice) -> None:
 
 BROAD = ("branches", "weights", "attention", "heads", "causal")
 GROWN = ("pre", "peri", "res", "moe")  # have a final norm on the stream
-FAULTS: tuple[Fault, ...] = (
+_PLANTED: tuple[Fault, ...] = (
     Fault(
         "attention gain x30",
         "weights",
@@ -472,3 +473,22 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("not a number", "weights", in_a_layer("a NaN", not_a_number)),
 )
+
+# Why faults count that the loss hardly notices: the number that is wrong in them.
+REASONS = {
+    "FFN gain x20": "the gain itself; a norm behind the branch can hide it from the loss",
+    "FFN of rank 2": "its rank",
+    "FFN output x10": "its size; a norm behind the branch takes it back",
+    "FFN output zero": "it writes exactly nothing",
+    "attention gain /30": "the gain itself; attention becomes uniform",
+    "attention gain x30": "the gain itself; attention becomes sharp",
+    "dead FFN units": "columns of zeros",
+    "dead expert": "it writes exactly nothing",
+    "half of a gain zero": "half of the coordinates are not read",
+    "queries transposed": "attention asks for other keys than it learnt to",
+    "queries x25": "their size; attention becomes sharp",
+    "router of one": "one expert gets nearly all",
+    "silent head": "the head writes exactly nothing",
+    "values of rank 2": "their rank",
+}
+FAULTS: tuple[Fault, ...] = tuple(replace(fault, abnormal=REASONS.get(fault.name, "")) for fault in _PLANTED)

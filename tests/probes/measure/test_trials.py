@@ -27,7 +27,7 @@ def test_every_trial_changes_the_output_and_is_taken_back_exactly(llama):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
         plain = model(**batch).logits.clone()
-        trials = [*whole_model(layout), *single_layers(layout, ())]
+        trials = [*whole_model(layout), *single_layers(layout, range(3))]
         assert len(trials) > 20
         for trial in trials:
             with trial.changed():
@@ -65,6 +65,10 @@ def shrink_embedding(model):
     model.model.embed_tokens.weight.mul_(0.1)
 
 
+def loud_gain(model):
+    model.model.layers[1].input_layernorm.weight.mul_(30)
+
+
 @pytest.mark.parametrize(
     ("accident", "what", "layers"),
     [
@@ -72,6 +76,7 @@ def shrink_embedding(model):
         (displace_heads, "with the heads of layer 1 one place back", (1,)),
         (swap_layers, "with layers 0 and 2 exchanged", (0, 2)),
         (turn_round, "with the FFN of layer 2 turned round", (2,)),
+        (loud_gain, "with the gain of input_layernorm in layer 1 as in its neighbours", (1,)),
         (shrink_embedding, "with the embedding times 10", ()),
     ],
 )
@@ -81,7 +86,7 @@ def test_the_trial_that_undoes_the_accident_gains_most(llama, accident, what, la
     with torch.no_grad():
         accident(model)
         broken = float(loss(model, batch))
-    rows = run_trials(layout, batch, [batch, batch], loss, least=0.0)
+    rows = run_trials(layout, batch, [batch, batch], loss, suspects=range(3), least=0.0)
     assert rows[0].what == what
     assert rows[0].layers == layers
     assert rows[0].change == pytest.approx(-broken, rel=1e-3)
@@ -91,4 +96,4 @@ def test_the_trial_that_undoes_the_accident_gains_most(llama, accident, what, la
 
 def test_a_model_that_is_as_it_should_be_gains_by_nothing(llama):
     model, batch, layout = llama
-    assert run_trials(layout, batch, [batch], toward(model, batch)) == ()
+    assert run_trials(layout, batch, [batch], toward(model, batch), suspects=range(3)) == ()

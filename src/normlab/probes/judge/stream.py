@@ -97,7 +97,7 @@ def unbounded_mixing(f: Evidence) -> Verdict | None:
         f"the mixing of the streams amplifies {value:.3g}-fold over depth, more than {LIMITS.gain:g}-fold from "
         f"{listed(layers[:1])} on"
     )
-    usual = f"1 for doubly stochastic mixing; {normal(lambda s: s.composite_gain)}"
+    usual = "1 for doubly stochastic mixing"
     return verdict("unbounded_mixing", "warn", title, value=value, limit=LIMITS.gain, layers=layers, normal=usual)
 
 
@@ -112,7 +112,7 @@ def stream_homogenisation(f: Evidence) -> Verdict | None:
         return None
     value = median([alike[i] for i in late])
     title = f"the parallel streams are alike (cosine {value:.3f}) in {listed(layers)}"
-    usual = f"late layers: {normal(lambda s: s.homogenisation)}; hyper-connections start with equal streams"
+    usual = "below 0.95 behind the first layers; hyper-connections start with equal streams"
     return verdict(
         "stream_homogenisation", "warn", title, value=value, limit=LIMITS.homogeneous, layers=layers, normal=usual
     )

@@ -1,7 +1,7 @@
 """From numbers to sentences: what is wrong, how much, what is normal, why it matters, what to try.
 
 A rule (`rules`) looks at a `Evidence` and returns a `Verdict` or None. Limits are in one table; what is normal comes
-from `data/reference.json`, which `tools/diagnose_reference.py` measures on random and on trained models.
+from `data/gallery.json`, which `tools/diagnose_gallery.py` measures on healthy models of several ages.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Limits:
     # -- tried --
     trial: float = 0.01  # nats that a change must gain beyond its error
     coherent: float = 2400.0  # targets from which on the gradient is more than noise
+    suspicious: float = 5000.0  # targets: below, single layers of large models are tried as well
     coherent_masked: float = 150.0  # the same where a few hidden tokens count
     coherent_from: float = 0.64  # of the loss of single-token frequencies: below, a model is grown
     coherent_fall: float = 0.9  # share of the limit that is gone at the loss of frequencies
@@ -173,40 +174,31 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class ReferenceModel:
-    """A model that was measured to know what is normal; `kind` is random, trained or held out."""
+class Stage:
+    """Healthy models of one age: of every number of the summary the least and the largest value."""
 
-    kind: str
-    placement: str
-    summary: Summary
+    models: int
+    low: Summary
+    high: Summary
 
 
 @dataclass(frozen=True)
-class Reference:
-    models: dict[str, ReferenceModel]
+class Gallery:
+    made: str
+    stages: dict[str, Stage]
 
 
 @cache
-def reference() -> Reference:
-    path = Path(__file__).parent / "data" / "reference.json"
-    return TypeAdapter(Reference).validate_json(path.read_bytes())
+def gallery() -> Gallery:
+    path = Path(__file__).parent / "data" / "gallery.json"
+    return TypeAdapter(Gallery).validate_json(path.read_bytes())
 
 
 def normal(number: Callable[[Summary], float]) -> str:
-    """`random models 0.12 to 0.31, SmolLM2-135M 0.22, ..., reaction models 0.2 to 0.3` from the reference file."""
-    parts = [_range("random models", _values(number, "random"))]
-    parts += [f"{label} {_show(value)}" for label, value in _values(number, "trained").items()]
-    parts.append(_range("four reaction models", _values(number, "held out")))
-    return ", ".join(part for part in parts if part) or "no reference"
-
-
-def _values(number: Callable[[Summary], float], kind: str) -> dict[str, float]:
-    found = {label: number(model.summary) for label, model in reference().models.items() if model.kind == kind}
-    return {label: value for label, value in found.items() if math.isfinite(value)}
-
-
-def _range(label: str, values: dict[str, float]) -> str:
-    return f"{label} {_show(min(values.values()))} to {_show(max(values.values()))}" if values else ""
+    """`healthy small models: random 0.12 to 0.31, early ..., late ...`: never the model that is judged."""
+    bounds = {label: (number(stage.low), number(stage.high)) for label, stage in gallery().stages.items()}
+    parts = [f"{label} {_show(low)} to {_show(high)}" for label, (low, high) in bounds.items() if math.isfinite(low)]
+    return f"healthy small models: {', '.join(parts)}" if parts else "no reference"
 
 
 def _show(value: float) -> str:

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.measure.table import Real
 from normlab.probes.measure.weights.ends import input_embedding
+from normlab.probes.measure.weights.gains import gain_of, norms_of
 from normlab.probes.trace.hooks import Layout, output_projection, slow_path
 
 FACTORS = (0.1, 0.4, 2.5, 10.0)
-DEEP = 16  # from here on single layers are tried only where something points at them
+ODD = 2.0  # times the median gain of the layers around, from which on it is tried what they would do
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def run_trials(
 
     start, before = measured(first), [measured(batch) for batch in batches]
     rows = []
-    for trial in (*whole_model(layout), *single_layers(layout, suspects)):
+    for trial in (*whole_model(layout), *odd_gains(layout), *single_layers(layout, suspects)):
         with trial.changed():
             if not measured(first) < start - least:
                 continue
@@ -97,7 +98,7 @@ def single_layers(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
     """What a wrong conversion does to one layer: matrices exchanged, transposed, with displaced heads, of wrong sign."""
     depth = len(layout.layers)
     for index, (_, layer) in enumerate(layout.layers):
-        if depth > DEEP and index not in suspects:
+        if index not in suspects:
             continue
         here = (index,)
         query, key, value = (_find(layer, names) for names in (_QUERIES, _KEYS, _VALUES))
@@ -130,6 +131,25 @@ def single_layers(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
             out = output_projection(layer, branch) if branch.kind == "attention" else None
             if out is not None and isinstance(out, nn.Linear):
                 yield from _projections(layout, out, index)
+
+
+def odd_gains(layout: Layout) -> Iterator[Trial]:
+    """Gains of another size than those of the layers around: set to the median of these."""
+    table: dict[str, dict[int, nn.Module]] = {}
+    for index, (_, layer) in enumerate(layout.layers):
+        for name, norm in norms_of(layer):
+            table.setdefault(name, {})[index] = norm
+    for name, norms in table.items():
+        for index, norm in norms.items():
+            near = [norms[i] for i in range(index - 2, index + 3) if i != index and i in norms]
+            if len(near) < 2 or any(gain_of(other).shape != gain_of(norm).shape for other in near):
+                continue
+            usual = statistics.median(float(gain_of(other).abs().median()) for other in near)
+            own = float(gain_of(norm).abs().median())
+            if not 1 / ODD < own / max(usual, 1e-30) < ODD:
+                middle = torch.stack([other.get_parameter("weight").data for other in near]).median(0).values
+                what = f"with the gain of {name} in layer {index} as in its neighbours"
+                yield Trial(what, "weights", (index,), _replaced(norm, middle))
 
 
 def _projections(layout: Layout, out: nn.Linear, index: int) -> Iterator[Trial]:
@@ -241,14 +261,15 @@ def _tensors(item: nn.Module | Tensor) -> list[Tensor]:
     return [item] if isinstance(item, Tensor) else [parameter.data for parameter in item.parameters()]
 
 
-def _replaced(module: nn.Linear, weight: Tensor) -> Callable[[], AbstractContextManager[None]]:
+def _replaced(module: nn.Module, weight: Tensor) -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def changed() -> Iterator[None]:
-        kept = module.weight.detach().clone()
-        module.weight.data.copy_(weight)
+        own = module.get_parameter("weight").data
+        kept = own.clone()
+        own.copy_(weight)
         try:
             yield
         finally:
-            module.weight.data.copy_(kept)
+            own.copy_(kept)
 
     return changed
