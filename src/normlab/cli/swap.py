@@ -71,9 +71,7 @@ def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
         print_json({**report.to_dict(), "folder": None if refused else str(out)})
     else:
         typer.echo(report.text)
-        typer.echo(
-            "nothing was written (--strict)" if refused else f"written: {out}; load it after `import normlab.hf`"
-        )
+        typer.echo("nothing was written (--strict)" if refused else f"written: {out}; load it after `import normlab.hf`")
     if refused:
         raise typer.Exit(1)
 

@@ -176,7 +176,9 @@ CLAIMS = (
         Every(
             (
                 Inside("distance to the optimum over that of the raw weights", low=1.0, arm="ema"),
-                Difference("distance to the optimum over that of the raw weights", "bema", "ema", -1, 0.2, ratio=True),
+                Difference(
+                    "distance to the optimum over that of the raw weights", "bema", "ema", -1, 0.2, ratio=True
+                ),
             )
         ),
         evidence="bema-lag",

@@ -92,9 +92,7 @@ def first_updates(bench: Bench) -> Findings:
             arm = scheme if optimizer == "adamw" else f"{scheme}, plain gradient steps"
             rows = [_updates(scheme, optimizer, seed) for seed in bench.seeds]
             found.append(number(UPDATES, [row[-1] / row[0] for row in rows], arm))
-            found.append(
-                curve("update over weight by layer, steps 1 to 10", range(1, DEPTH + 1), rows, arm, axis="layer")
-            )
+            found.append(curve("update over weight by layer, steps 1 to 10", range(1, DEPTH + 1), rows, arm, axis="layer"))
     return Findings(found, {"layers": DEPTH, "dim": 32, "rate": RATE, "warm-up": 0, "steps": STEPS})
 
 
@@ -111,9 +109,7 @@ def _updates(scheme: str, kind: str, seed: int) -> list[float]:
         model = Transformer(model_config(scheme))
     generator, task = torch.Generator().manual_seed(seed), Text()
     # Plain steps with a rate at which both schemes' first step is of the size of Adam's; the ratio of layers does not ask.
-    optimizer: torch.optim.Optimizer = (
-        adamw(model, lr=RATE) if kind == "adamw" else torch.optim.SGD(model.parameters(), lr=0.1)
-    )
+    optimizer: torch.optim.Optimizer = adamw(model, lr=RATE) if kind == "adamw" else torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step() -> None:
         batch = task.sample(8, 32, generator)

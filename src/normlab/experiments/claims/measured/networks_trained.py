@@ -150,12 +150,8 @@ def pruning(bench: Bench) -> Findings:
         found += [
             number("share of layers removable for 1 % of what was learnt", [row[0] for row in rows], scheme),
             number(REMOVED, [row[1] for row in rows], scheme),
-            curve(
-                "loss added by skipping a layer", range(1, DEPTH + 1), [row[2] for row in rows], scheme, axis="layer"
-            ),
-            number(
-                "share of the deeper half in what skipping costs", [deep_over_early(row[2]) for row in rows], scheme
-            ),
+            curve("loss added by skipping a layer", range(1, DEPTH + 1), [row[2] for row in rows], scheme, axis="layer"),
+            number("share of the deeper half in what skipping costs", [deep_over_early(row[2]) for row in rows], scheme),
         ]
     return Findings(found, _settings())
 

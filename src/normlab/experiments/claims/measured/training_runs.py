@@ -69,8 +69,7 @@ def warmup(bench: Bench) -> Findings:
         ends = [[end(_of(runs, scheme, seed, length)[0]) for length in lengths] for seed in bench.seeds]
         found.append(number(SPREAD, [max(row) - min(row) for row in ends], scheme))
         found += [
-            number(f"loss after {length} steps of warm-up", [row[i] for row in ends], scheme)
-            for i, length in enumerate(lengths)
+            number(f"loss after {length} steps of warm-up", [row[i] for row in ends], scheme) for i, length in enumerate(lengths)
         ]
     longest = lengths[2]
     pairs = [(_of(runs, PRE, seed, 0)[0], _of(runs, PRE, seed, longest)[0]) for seed in bench.seeds]
@@ -138,9 +137,7 @@ def masked_lm(bench: Bench) -> Findings:
         number(MASKED, [steps_to(r.validation(), ref) for r, ref in zip(chosen, references, strict=True)], arm)
         for chosen, arm in ((pre, f"{PRE}, no warm-up"), (post, f"{POST}, warm-up"))
     ]
-    found += [
-        number("held-out loss at the end", [end(r) for r in chosen], arm) for chosen, arm in ((pre, PRE), (post, POST))
-    ]
+    found += [number("held-out loss at the end", [end(r) for r in chosen], arm) for chosen, arm in ((pre, PRE), (post, POST))]
     return Findings(found, {"layers": 6, "dim": 32, "steps": 800, "batch": 16, "length": 32, "masked": 0.15})
 
 
