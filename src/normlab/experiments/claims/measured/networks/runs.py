@@ -40,6 +40,11 @@ def spikes(run: FinishedRun) -> int:
     return gradient_spikes([record.grad_norm for record in run.training()])
 
 
+def cost(runs: Sequence[FinishedRun]) -> float:
+    """Seconds that these runs took, whenever that was."""
+    return sum(run.summary.seconds for run in runs)
+
+
 def end(run: FinishedRun) -> float:
     return math.nan if run.loss is None else run.loss
 
@@ -83,7 +88,7 @@ def warmup(bench: Bench) -> Findings:
         "best losses: docs/results/stability-12, three seeds, 12 layers, 1500 steps, 0 and 500 of warm-up",
         f"the rest: 6 layers of width 32, 400 steps of 8 x 32, constant rates; steps to a loss: 0 and {longest} of warm-up",
     )
-    return Findings(found, {"lengths": ", ".join(map(str, WARMUPS))}, notes)
+    return Findings(found, {"lengths": ", ".join(map(str, WARMUPS))}, notes, seconds=cost(runs))
 
 
 @measure("rates", seeds=5, seconds=100)
@@ -107,7 +112,7 @@ def rates(bench: Bench) -> Findings:
         "highest rates: docs/results/stability-12, three seeds; Pre-Norm learned at every rate tried: a lower bound",
         "the reference loss is the lowest that Post-Norm reaches in the same seed",
     )
-    return Findings(found, {"layers": 12, "steps": 1500}, notes)
+    return Findings(found, {"layers": 12, "steps": 1500}, notes, seconds=cost(runs))
 
 
 @measure("spikes", seeds=8, seconds=25)
@@ -124,7 +129,7 @@ def spikes_without_warmup(bench: Bench) -> Findings:
         counts_of = [statistics.fmean(run.gradient_spikes for run in line) for line in lines]
         found.append(number(SPIKES, counts_of, f"{scheme}, 12 layers, stored map"))
     words = "a spike is a gradient norm of more than four times the median of the twenty steps before it"
-    return Findings(found, {"steps": 400, "warm-up": 0}, (words,))
+    return Findings(found, {"steps": 400, "warm-up": 0}, (words,), seconds=cost(runs))
 
 
 @measure("masked-lm", seeds=5, seconds=60)
@@ -141,7 +146,9 @@ def masked_lm(bench: Bench) -> Findings:
     found += [
         number("held-out loss at the end", [end(r) for r in chosen], arm) for chosen, arm in ((pre, PRE), (post, POST))
     ]
-    return Findings(found, {"layers": 6, "dim": 32, "steps": 800, "batch": 16, "length": 32, "masked": 0.15})
+    return Findings(
+        found, {"layers": 6, "dim": 32, "steps": 800, "batch": 16, "length": 32, "masked": 0.15}, seconds=cost(runs)
+    )
 
 
 # -- nulls: many seeds of Pre-Norm --------------------------------------------------------------------------------------
