@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Sequence
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
-from normlab.experiments.claims.evidence import Measurement, number
-from normlab.experiments.claims.networks.models import NULL_SEEDS, POST, PRE, WARMUPS, train
+from normlab.experiments.claims.evidence import Measurement, curve, number
+from normlab.experiments.claims.networks.models import NULL_SEEDS, POST, PRE, RATE_DEPTHS, RATE_SEEDS, WARMUPS, train
 from normlab.experiments.claims.networks.stored import best_loss, by_seed, highest_rate, stored_runs
 from normlab.experiments.runs.records import FinishedRun, ValidationRecord
-from normlab.experiments.stability.analyse import gradient_spikes
+from normlab.experiments.stability.analyse import gradient_spikes, judged, top
 from normlab.schemes import label
 
 MAP = "stability-12"
@@ -113,6 +113,28 @@ def rates(bench: Bench) -> Findings:
         "the reference loss is the lowest that Post-Norm reaches in the same seed",
     )
     return Findings(found, {"layers": 12, "steps": 1500}, notes, seconds=cost(runs))
+
+
+@measure("rates-by-depth", seeds=RATE_SEEDS, seconds=500)
+def rates_by_depth(bench: Bench) -> Findings:
+    """The highest rate at which each scheme learns, by depth, without warm-up; nan where it learns at none."""
+    runs = train(bench.folder.parent / "networks", "rates", only=lambda c: c.train.seed in bench.seeds)
+    highest = {
+        scheme: [[_highest(runs, scheme, seed, depth) for depth in RATE_DEPTHS] for seed in bench.seeds]
+        for scheme in (PRE, POST)
+    }
+    ratios = [[a / b for a, b in zip(*rows, strict=True)] for rows in zip(highest[PRE], highest[POST], strict=True)]
+    found = [curve("highest rate of pre_norm over post_norm", RATE_DEPTHS, ratios, axis="layers")]
+    for scheme, rows in highest.items():
+        found.append(curve(f"{HIGHEST} by depth", RATE_DEPTHS, rows, scheme, axis="layers"))
+        found.append(number(f"{HIGHEST}, 24 layers", [row[-1] for row in rows], scheme))
+    return Findings(found, {"steps": 600, "warm-up": 0}, seconds=cost(runs))
+
+
+def _highest(runs: Sequence[FinishedRun], scheme: str, seed: int, depth: int) -> float:
+    mine = [run for run in _of(runs, scheme, seed) if run.config.model.depth == depth]
+    found, _ = top({run.lr: judged(run).learned for run in mine})
+    return math.nan if found is None else found
 
 
 @measure("spikes", seeds=8, seconds=25)
