@@ -10,7 +10,9 @@ from normlab.observe.depth_weights import dominance, source_gradients, sources_o
 
 def made(scheme, spread=0.0):
     torch.manual_seed(0)
-    model = nl.Transformer(nl.TransformerConfig(vocab_size=11, dim=16, depth=3, heads=2, scheme=scheme, init_std=0.3)).double()
+    model = nl.Transformer(
+        nl.TransformerConfig(vocab_size=11, dim=16, depth=3, heads=2, scheme=scheme, init_std=0.3)
+    ).double()
     with torch.no_grad():
         model.scheme.queries.normal_(std=spread)
     return model, torch.randint(11, (2, 7), generator=torch.Generator().manual_seed(1))

@@ -55,7 +55,7 @@ def test_at_the_start_attention_residuals_hide_as_much_as_pre_norm():
 
 
 def test_planted_silent_layers_can_be_read_out():
-    """With all later layers silent the end is the first layer's stream: its output is easier to read than among seven others."""
+    """With all later layers silent the first layer's output is easier to read than among seven others."""
     tokens = torch.randint(64, (64, 16), generator=torch.Generator().manual_seed(1))
     model = model_of("pre_norm", depth=8)
     loud = readouts(model, tokens)[0]
@@ -85,7 +85,7 @@ def test_contributions_of_a_model_add_up_to_the_last_read(scheme):
     assert torch.allclose(found.sum(2), end, atol=1e-10)
     shares = final_shares(found)
     assert shares.sources == 9
-    assert 1 / 9 <= shares.largest
+    assert shares.largest >= 1 / 9
     assert 1 <= shares.effective <= 9
     embedding = torch.einsum("btd,btd->bt", found[:, :, 0], found.sum(2)) / end.square().sum(-1)
     assert torch.allclose(layer_shares(found, 4).sum(-1) + embedding, torch.ones(2, 8, dtype=torch.float64))

@@ -28,7 +28,7 @@ def test_a_planted_period_is_found_under_any_trend(trend):
 
 
 def test_noise_has_no_period():
-    """The mean over many lists of noise is close to 0 (a little below: a line was taken off), and no list reaches a pattern's 1."""
+    """The mean over many lists of noise is close to 0, and hardly one reaches a pattern's 1."""
     source = random.Random(0)
     found = [periodicity([math.exp(source.gauss(0, 1)) for _ in range(24)], 4) for _ in range(400)]
     assert abs(sum(found) / len(found)) < 0.05

@@ -32,7 +32,9 @@ def test_adams_first_step_moves_every_weight_by_the_rate():
         torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         optimizer.step()
 
-    sizes = [math.sqrt(sum(float(w.square().mean()) * w.numel() for w in layer)) for layer in layer_weights(model).layers]
+    sizes = [
+        math.sqrt(sum(float(w.square().mean()) * w.numel() for w in layer)) for layer in layer_weights(model).layers
+    ]
     counts = [sum(w.numel() for w in layer) for layer in layer_weights(model).layers]
     found = first_steps(model, step, tokens, steps=2)
     expected = [1e-3 * math.sqrt(n) / size for n, size in zip(counts, sizes, strict=True)]

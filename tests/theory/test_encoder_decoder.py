@@ -57,7 +57,7 @@ def test_same_gradients_as_torch(scheme):
 
 
 def test_post_norm_decays_towards_the_input_and_deeper_networks_more():
-    """The figure: in 6-6 the last decoder layer's W1 has a few times the first's gradient; a Pre-Norm decoder does not decay so."""
+    """The figure: in 6-6 the last decoder layer's W1 has a few times the first's gradient; Pre-Norm's does not."""
     ratios = {}
     for scheme, layers in (("post_norm", 6), ("post_norm", 12), ("pre_norm", 6)):
         setting = EncoderDecoderSetting(encoder=layers, decoder=layers, dim=32, tokens=8)

@@ -84,7 +84,9 @@ def final_contributions(model: Transformer, tokens: Tensor) -> Tensor:
     seen = walk(model, lambda: model.features(tokens))
     norms = getattr(model.scheme, "out", ())
     if len(seen.summed) != len(seen.outputs) or model.config.norm != "rmsnorm" or seen.embedding is None:
-        raise UnsupportedError(f"{model.config.scheme.name} with {model.config.norm} does not tell what each branch adds")
+        raise UnsupportedError(
+            f"{model.config.scheme.name} with {model.config.norm} does not tell what each branch adds"
+        )
     found = seen.embedding.double()[None]
     for v, summed, norm in zip(seen.sources[1:], seen.summed, norms, strict=True):
         found = torch.cat([found, v.double()[None]])

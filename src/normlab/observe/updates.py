@@ -24,7 +24,10 @@ def layer_weights(model: Transformer) -> LayerWeights:
     per_layer = len(model.branches) // model.config.depth
     groups = [model.branches[i : i + per_layer] for i in range(0, len(model.branches), per_layer)]
     return LayerWeights(
-        tuple(tuple(p.detach().clone() for branch in group for p in branch.parameters() if p.ndim == 2) for group in groups)
+        tuple(
+            tuple(p.detach().clone() for branch in group for p in branch.parameters() if p.ndim == 2)
+            for group in groups
+        )
     )
 
 

@@ -1,10 +1,11 @@
 """Gradients of W1 and W2 by layer at initialisation: encoder, decoder, and encoder-decoder, for every scheme of the registry.
 
-The figure behind "Post-LN's gradients decay towards the input" (Xiong et al. 2020, arXiv 2002.04745) is W1 of an encoder-decoder
-with 6 and 6 layers. A decoder layer there has three branches: causal self-attention, attention to the encoder's output, FFN.
+The figure behind "Post-LN's gradients decay towards the input" (Xiong et al. 2020, arXiv 2002.04745) is W1 of an
+encoder-decoder with 6 and 6 layers. A decoder layer has three branches: causal self-attention, attention to the encoder's
+output, FFN.
 
-Here: Xavier matrices, several heads, a ReLU FFN four times as wide, LayerNorm, Gaussian embeddings of unit variance, cross-entropy
-of random targets at every position. Gradients of W1 (before the ReLU) and W2 (behind it), all in float64.
+Here: Xavier matrices, several heads, a ReLU FFN four times as wide, LayerNorm, Gaussian embeddings of unit variance,
+cross-entropy of random targets at every position. Gradients of W1 (before the ReLU) and W2 (behind it), all in float64.
 """
 
 from __future__ import annotations
@@ -175,9 +176,7 @@ def feed_forward_gradients(
     answers = torch.randint(setting.vocabulary, shape[:2], generator=generator)
     loss = F.cross_entropy(model(source, target).flatten(0, 1), answers.flatten())
     lists = [
-        part
-        for half in (model.encoder, model.decoder)
-        for part in (half.matrices() if half is not None else ([], []))
+        part for half in (model.encoder, model.decoder) for part in (half.matrices() if half is not None else ([], []))
     ]
     norms = [_norms(loss, weights) for weights in lists]
     return FeedForwardGradients(*norms)

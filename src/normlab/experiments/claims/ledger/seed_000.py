@@ -261,7 +261,7 @@ CLAIMS = (
         SUMMARY,
         Inside("gradient of losing sources, over that with equal weights", high=1.0, arm="attn_res"),
         evidence="gradient-by-source",
-        note="Losing: all but the source with the largest weight. With equal weights (step 0) the number is 1, as in Pre-Norm.",
+        note="Losing: all but the source with the largest weight. With equal weights (step 0) it is 1, as in Pre-Norm.",
     ),
     Claim(
         "000-26",

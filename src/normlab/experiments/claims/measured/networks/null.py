@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import number
-from normlab.experiments.claims.measured.networks_trained import (
-    GINI, GROWTH, LARGEST, READOUT, REMOVED, SCALED, early_readout, growth, largest_share, layer_gradients, removed,
+from normlab.experiments.claims.measured.networks.trained import (
+    GINI,
+    GROWTH,
+    LARGEST,
+    READOUT,
+    REMOVED,
+    SCALED,
+    early_readout,
+    growth,
+    largest_share,
+    layer_gradients,
+    removed,
 )  # fmt: skip
 from normlab.experiments.claims.networks.models import FULL, NULL_SEEDS, PRE, Pair, pairs
 from normlab.experiments.runs.measured import held_out
