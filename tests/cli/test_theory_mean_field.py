@@ -37,3 +37,13 @@ def test_command_and_page(capsys, tmp_path):
 def test_bad_input(arguments, words, capsys, tmp_path):
     assert run(["theory", "mean-field", "--out", str(tmp_path), *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_widths(capsys, tmp_path):
+    shape = ["--depths", "1,2", "--draws", "2", "--tokens", "4", "--out", str(tmp_path)]
+    assert run(["theory", "mean-field", "--schemes", "post_norm", "--dims", "16,32", *shape, "--json"]) == 0
+    (sweep,) = json.loads(capsys.readouterr().out)["widths"]
+    assert sweep["dims"] == [16, 32]
+    assert 0 < sweep["exponent"] < sweep["bound_exponent"]
+    assert run(["theory", "mean-field", "--schemes", "post_norm", "--dims", "16", *shape]) == 2
+    assert "two widths" in capsys.readouterr().err

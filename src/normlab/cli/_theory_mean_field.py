@@ -17,6 +17,7 @@ from normlab.experiments.shapes import known_schemes
 if TYPE_CHECKING:
     from normlab.report import Page
     from normlab.theory.mean_field import MeanField, MeanFieldSetting
+    from normlab.theory.widths import WidthSweep
 
 
 class MeanFieldRequest(Request):
@@ -34,6 +35,7 @@ class MeanFieldRequest(Request):
     tokens: int = option(16, "Sequence length.")
     depths: tuple[int, ...] = option((2, 4, 8, 16), "Depths, with commas.")
     draws: int = option(8, "Monte Carlo draws per depth.")
+    dims: tuple[int, ...] = option((), "Widths, with commas: the last FFN's gradient over the width, at 8 layers.")
     seed: int = option(0, "Seed of every random draw.", ge=0, lt=2**63)
 
     @field_validator("schemes")
@@ -52,26 +54,34 @@ def _run(_: typer.Context, given: Given) -> None:
     from normlab.experiments.command import command_line
     from normlab.report import console, print_json, progress, table
     from normlab.theory import mean_field as theory
+    from normlab.theory.widths import width_sweep
 
     request = asked(MeanFieldRequest, given)
     assert isinstance(request, MeanFieldRequest)
-    values = {key: value for key, value in request.to_dict().items() if key != "schemes"}
+    values = {key: value for key, value in request.to_dict().items() if key not in ("schemes", "dims")}
     setting = theory.MeanFieldSetting.from_dict(values)
     lemmas = _lemmas()
     found = [
         theory.mean_field(name, setting) for name in progress(request.schemes, what="schemes", quiet=given["json"])
     ]
+    sweeps = [width_sweep(name, request.dims, setting) for name in request.schemes] if request.dims else []
     page = _page(found, lemmas, setting)
+    if sweeps:
+        page.heading("Gradient of the last FFN by width")
+        page.table(width_rows(sweeps), name="widths", caption="Stated: at most d sqrt(ln d), whose exponent is beside.")
     page.heading("How this was made")
     page.code(command_line(request, given["out"]))
     written = page.write(given["out"] / "mean-field.html")
     if given["json"]:
         shown = {"setting": setting.to_dict(), "lemmas": lemmas, "schemes": [f.to_dict() for f in found]}
+        shown |= {"widths": [sweep.to_dict() for sweep in sweeps]}
         print_json({**shown, "source": theory.SOURCE, "page": str(written)})
         return
     screen = console()
     screen.print(table(lemmas, title=f"Lemmas ({theory.SOURCE}; Wang et al. 2019, arXiv 1906.01787)"))
     screen.print(table(rows(found), title=f"Exponents and factors, {request.mode} setting (stated in brackets)"))
+    if sweeps:
+        screen.print(table(width_rows(sweeps), title="Gradient of the last FFN by width, 8 layers"))
     screen.print(f"page: {written}", markup=False)
 
 
@@ -111,6 +121,14 @@ def rows(found: Sequence[MeanField]) -> list[dict[str, str]]:
         }
         for f in found
     ]
+
+
+def width_rows(sweeps: Sequence[WidthSweep]) -> list[dict[str, object]]:
+    return [
+        {"scheme": s.scheme, **{f"d = {d}": g for d, g in zip(s.dims, s.gradients, strict=True)}, "~ d^": s.exponent,
+         "bound ~ d^": s.bound_exponent}
+        for s in sweeps
+    ]  # fmt: skip
 
 
 def _cell(value: float, stated: float | tuple[float, float] | None) -> str:

@@ -160,4 +160,4 @@ def _hours(hours: float) -> str:
 
 
 def _g(value: float) -> str:
-    return f"{value:.4g}"
+    return f"{value + 0.0:.4g}"  # no -0

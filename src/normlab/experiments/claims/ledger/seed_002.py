@@ -175,8 +175,10 @@ CLAIMS = (
         BEMA,
         Every(
             (
-                Inside("distance to the optimum over that of the raw weights", low=1.0, arm="ema"),
-                Difference("distance to the optimum over that of the raw weights", "bema", "ema", -1, 0.2, ratio=True),
+                Inside("distance to the moving optimum over that of the raw weights", low=1.0, arm="ema"),
+                Difference(
+                    "distance to the moving optimum over that of the raw weights", "bema", "ema", -1, 0.2, ratio=True
+                ),
             )
         ),
         evidence="bema-lag",

@@ -252,7 +252,7 @@ CLAIMS = (
         Every(
             (
                 Inside("time to cosine 0.5, beta rising from 1 over constant beta", high=1.0, arm="post_norm"),
-                Difference("held-out loss of small early QK", "early QK / 4", "plain", -1, 0.02),
+                Difference("held-out loss of small early QK", "early QK / 4", "plain", -1, 0.1),
             )
         ),
         evidence="early-qk",

@@ -34,6 +34,7 @@ PRE, POST, FULL, BLOCK, NO_KEY_NORM = (
 ARMS = (PRE, POST, FULL, BLOCK)
 NULL_SEEDS = 20
 SPIKE_SEEDS = 8
+RATE_SEEDS, RATE_DEPTHS = 3, (6, 12, 24)
 WARMUPS = (0, 20, 60, 120, 240)
 
 
@@ -143,6 +144,24 @@ def spike_models() -> dict[str, RunConfig]:
     return found
 
 
+def rate_models() -> dict[str, RunConfig]:
+    """Rates without warm-up at three depths, 600 steps each: which is the highest at which a scheme learns?"""
+    score = HeldOut(validations=1, sequences=64, layers=(), prune=False)
+    found = {}
+    for seed in range(RATE_SEEDS):
+        for depth in RATE_DEPTHS:
+            for scheme, rates in ((POST, (1.5e-4, 3e-4, 6e-4, 1.2e-3, 2.4e-3)), (PRE, (2.4e-3, 9.6e-3, 3.8e-2, 0.15))):
+                for lr in rates:
+                    train = TrainConfig(
+                        steps=600, batch=8, length=32, seed=seed, lr=lr, log_every=1, checkpoint_every=600,
+                        schedule=Schedule(kind="constant", warmup=0),
+                    )  # fmt: skip
+                    found[run_name(scheme, depth, lr, seed)] = RunConfig(
+                        model=model_config(scheme, depth=depth), task=Text(), train=train, score=score
+                    )
+    return found
+
+
 def masked_models() -> dict[str, RunConfig]:
     """Encoders that fill in masked bytes: Pre-Norm without warm-up; Post-Norm with it, the better of two rates counts."""
     score = HeldOut(validations=40, curve_sequences=64, sequences=128, layers=(), prune=False)
@@ -163,6 +182,7 @@ PLANS: dict[str, Callable[[], dict[str, RunConfig]]] = {
     "null": null_models,
     "warmup": warmup_models,
     "spikes": spike_models,
+    "rates": rate_models,
     "masked": masked_models,
     "keys": key_models,
     "keys-null": key_null_models,

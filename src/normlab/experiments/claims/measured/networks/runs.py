@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Sequence
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
-from normlab.experiments.claims.evidence import Measurement, number
-from normlab.experiments.claims.networks.models import NULL_SEEDS, POST, PRE, WARMUPS, train
+from normlab.experiments.claims.evidence import Measurement, curve, number
+from normlab.experiments.claims.networks.models import NULL_SEEDS, POST, PRE, RATE_DEPTHS, RATE_SEEDS, WARMUPS, train
 from normlab.experiments.claims.networks.stored import best_loss, by_seed, highest_rate, stored_runs
 from normlab.experiments.runs.records import FinishedRun, ValidationRecord
-from normlab.experiments.stability.analyse import gradient_spikes
+from normlab.experiments.stability.analyse import gradient_spikes, judged, top
 from normlab.schemes import label
 
 MAP = "stability-12"
@@ -38,6 +38,11 @@ def steps_to(curve: Sequence[ValidationRecord], reference: float) -> float:
 
 def spikes(run: FinishedRun) -> int:
     return gradient_spikes([record.grad_norm for record in run.training()])
+
+
+def cost(runs: Sequence[FinishedRun]) -> float:
+    """Seconds that these runs took, whenever that was."""
+    return sum(run.summary.seconds for run in runs)
 
 
 def end(run: FinishedRun) -> float:
@@ -83,7 +88,7 @@ def warmup(bench: Bench) -> Findings:
         "best losses: docs/results/stability-12, three seeds, 12 layers, 1500 steps, 0 and 500 of warm-up",
         f"the rest: 6 layers of width 32, 400 steps of 8 x 32, constant rates; steps to a loss: 0 and {longest} of warm-up",
     )
-    return Findings(found, {"lengths": ", ".join(map(str, WARMUPS))}, notes)
+    return Findings(found, {"lengths": ", ".join(map(str, WARMUPS))}, notes, seconds=cost(runs))
 
 
 @measure("rates", seeds=5, seconds=100)
@@ -107,7 +112,29 @@ def rates(bench: Bench) -> Findings:
         "highest rates: docs/results/stability-12, three seeds; Pre-Norm learned at every rate tried: a lower bound",
         "the reference loss is the lowest that Post-Norm reaches in the same seed",
     )
-    return Findings(found, {"layers": 12, "steps": 1500}, notes)
+    return Findings(found, {"layers": 12, "steps": 1500}, notes, seconds=cost(runs))
+
+
+@measure("rates-by-depth", seeds=RATE_SEEDS, seconds=500)
+def rates_by_depth(bench: Bench) -> Findings:
+    """The highest rate at which each scheme learns, by depth, without warm-up; nan where it learns at none."""
+    runs = train(bench.folder.parent / "networks", "rates", only=lambda c: c.train.seed in bench.seeds)
+    highest = {
+        scheme: [[_highest(runs, scheme, seed, depth) for depth in RATE_DEPTHS] for seed in bench.seeds]
+        for scheme in (PRE, POST)
+    }
+    ratios = [[a / b for a, b in zip(*rows, strict=True)] for rows in zip(highest[PRE], highest[POST], strict=True)]
+    found = [curve("highest rate of pre_norm over post_norm", RATE_DEPTHS, ratios, axis="layers")]
+    for scheme, rows in highest.items():
+        found.append(curve(f"{HIGHEST} by depth", RATE_DEPTHS, rows, scheme, axis="layers"))
+        found.append(number(f"{HIGHEST}, 24 layers", [row[-1] for row in rows], scheme))
+    return Findings(found, {"steps": 600, "warm-up": 0}, seconds=cost(runs))
+
+
+def _highest(runs: Sequence[FinishedRun], scheme: str, seed: int, depth: int) -> float:
+    mine = [run for run in _of(runs, scheme, seed) if run.config.model.depth == depth]
+    found, _ = top({run.lr: judged(run).learned for run in mine})
+    return math.nan if found is None else found
 
 
 @measure("spikes", seeds=8, seconds=25)
@@ -124,7 +151,7 @@ def spikes_without_warmup(bench: Bench) -> Findings:
         counts_of = [statistics.fmean(run.gradient_spikes for run in line) for line in lines]
         found.append(number(SPIKES, counts_of, f"{scheme}, 12 layers, stored map"))
     words = "a spike is a gradient norm of more than four times the median of the twenty steps before it"
-    return Findings(found, {"steps": 400, "warm-up": 0}, (words,))
+    return Findings(found, {"steps": 400, "warm-up": 0}, (words,), seconds=cost(runs))
 
 
 @measure("masked-lm", seeds=5, seconds=60)
@@ -141,7 +168,9 @@ def masked_lm(bench: Bench) -> Findings:
     found += [
         number("held-out loss at the end", [end(r) for r in chosen], arm) for chosen, arm in ((pre, PRE), (post, POST))
     ]
-    return Findings(found, {"layers": 6, "dim": 32, "steps": 800, "batch": 16, "length": 32, "masked": 0.15})
+    return Findings(
+        found, {"layers": 6, "dim": 32, "steps": 800, "batch": 16, "length": 32, "masked": 0.15}, seconds=cost(runs)
+    )
 
 
 # -- nulls: many seeds of Pre-Norm --------------------------------------------------------------------------------------

@@ -6,19 +6,17 @@ import statistics
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
 from normlab.experiments.claims.networks.models import DEPTH, POST, PRE, model_config
 from normlab.model import Transformer
-from normlab.observe.gradients import last_over_first, matrix_gradients
-from normlab.observe.portrait import rms, walk
+from normlab.observe.gradients import last_over_first
 from normlab.observe.updates import first_steps
-from normlab.schemes import parse_scheme
 from normlab.tasks import Text
 from normlab.theory.encoder_decoder import EncoderDecoderSetting, feed_forward_gradients
-from normlab.theory.mean_field import MeanFieldSetting, build, run_branches
+from normlab.theory.mean_field import MeanFieldSetting
+from normlab.theory.seesaw import start
 from normlab.training.optim import adamw
 
 SHAPES = (
@@ -54,33 +52,16 @@ def seesaw(bench: Bench) -> Findings:
     """Stream and W1 gradient of both placements at the start, in the setting of the mean-field theorem."""
     setting = MeanFieldSetting(dim=64, tokens=16)
     found: list[Measurement] = []
+    layers = range(1, DEPTH + 1)
     for scheme in (PRE, POST):
-        streams, ups = [], []
-        for seed in bench.seeds:
-            stream, up = _start(scheme, setting, seed)
-            streams.append(stream)
-            ups.append(up)
-        layers = range(1, DEPTH + 1)
-        found.append(curve("rms of the stream by layer", layers, streams, scheme, axis="layer"))
-        found.append(curve("W1 gradient by layer", layers, ups, scheme, axis="layer"))
-        found.append(number("W1 gradient by layer, first over last", [1 / last_over_first(row) for row in ups], scheme))
+        draws = [start(scheme, depth=DEPTH, setting=setting, seed=seed) for seed in bench.seeds]
+        kept = [1 / last_over_first(draw.gradient) for draw in draws]
+        found += [
+            curve("rms of the stream by layer", layers, [draw.stream for draw in draws], scheme, axis="layer"),
+            curve("W1 gradient by layer", layers, [draw.gradient for draw in draws], scheme, axis="layer"),
+            number("W1 gradient by layer, first over last", kept, scheme),
+        ]
     return Findings(found, {"layers": DEPTH, "dim": setting.dim, "tokens": setting.tokens, "mode": setting.mode})
-
-
-def _start(scheme: str, setting: MeanFieldSetting, seed: int) -> tuple[list[float], list[float]]:
-    """rms behind each layer, and the gradient of each W1, the loss being taken at every position."""
-    generator = torch.Generator().manual_seed(seed)
-    model = build(parse_scheme(scheme), setting, DEPTH, generator)
-    x = torch.randn(1, setting.tokens, setting.dim, generator=generator, dtype=torch.float64)
-    readout = torch.randn(setting.dim, setting.vocabulary, generator=generator, dtype=torch.float64) / setting.dim**0.5
-    targets = torch.randint(setting.vocabulary, (setting.tokens,), generator=generator)
-
-    def loss() -> Tensor:
-        return F.cross_entropy((run_branches(model, x) @ readout).flatten(0, 1), targets)
-
-    with torch.no_grad():
-        reads = walk(model, lambda: run_branches(model, x)).reads
-    return [rms(h) for h in reads[2::2]], list(matrix_gradients(model, [loss]).up)
 
 
 @measure("first-updates", seeds=20, seconds=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -104,14 +104,22 @@ def first_over_last_quarter(norms: Sequence[float]) -> float:
 
 
 # -- evidence ---------------------------------------------------------------------------------------------------------
-def shared(bench: Bench) -> Callable[[str], list[Pair]]:
-    """The networks of an arm, trained where they are not there yet; loaded once."""
-    return lambda scheme: list(pairs(bench.folder.parent / "networks", "models", scheme, seeds=bench.seeds))
+class Shelf:
+    """The networks of an arm, trained where they are not there yet, and what their training took."""
+
+    def __init__(self, bench: Bench, plan: str = "models") -> None:
+        self.bench, self.plan, self.seconds = bench, plan, 0.0
+
+    def __call__(self, scheme: str) -> list[Pair]:
+        folder = self.bench.folder.parent / "networks"
+        found = list(pairs(folder, self.plan, scheme, seeds=self.bench.seeds))
+        self.seconds += sum(pair.run.summary.seconds for pair in found)
+        return found
 
 
 @measure("trained-streams", seeds=5, seconds=4 * SECONDS)
 def trained_streams(bench: Bench) -> Findings:
-    load = shared(bench)
+    load = Shelf(bench)
     found: list[Measurement] = []
     layers = range(1, DEPTH + 1)
     for scheme, arm in ((PRE, PRE), (BLOCK, "block_attn_res"), (FULL, FULL), (POST, POST)):
@@ -132,12 +140,12 @@ def trained_streams(bench: Bench) -> Findings:
         ]
         if scheme in (BLOCK, PRE):
             found.append(number(PERIODIC, [periodic(p) for p in networks], arm))
-    return Findings(found, _settings())
+    return Findings(found, _settings(), seconds=load.seconds)
 
 
 @measure("000-05", seeds=5, seconds=2 * SECONDS)
 def early_layers_at_the_end(bench: Bench) -> Findings:
-    load = shared(bench)
+    load = Shelf(bench)
     found: list[Measurement] = []
     for scheme in (PRE, FULL):
         networks = load(scheme)
@@ -146,12 +154,12 @@ def early_layers_at_the_end(bench: Bench) -> Findings:
     depths = (6, 12, 24)
     rows = [[early_readout(_fresh(PRE, seed, depth)) for depth in depths] for seed in bench.seeds]
     found.append(curve(f"{READOUT} at the start by depth", depths, rows, PRE, axis="layers"))
-    return Findings(found, {**_settings(), "early layers": EARLY, "tokens": 128 * 32})
+    return Findings(found, {**_settings(), "early layers": EARLY, "tokens": 128 * 32}, seconds=load.seconds)
 
 
 @measure("pruning", seeds=5, seconds=2 * SECONDS)
 def pruning(bench: Bench) -> Findings:
-    load = shared(bench)
+    load = Shelf(bench)
     found: list[Measurement] = []
     for scheme in (PRE, POST):
         rows = [removed(p.end) for p in load(scheme)]
@@ -165,57 +173,56 @@ def pruning(bench: Bench) -> Findings:
                 "share of the deeper half in what skipping costs", [deep_over_early(row[2]) for row in rows], scheme
             ),
         ]
-    return Findings(found, _settings())
+    return Findings(found, _settings(), seconds=load.seconds)
 
 
 @measure("gradient-and-effect", seeds=5, seconds=2 * SECONDS)
 def gradient_and_effect(bench: Bench) -> Findings:
-    load = shared(bench)
+    load = Shelf(bench)
     metric = "rank correlation of a layer's gradient share and its causal effect"
     found: list[Measurement] = []
     for scheme in (PRE, POST):
         values = [gradient_against_effect(layer_gradients(p.end), removed(p.end)[2]) for p in load(scheme)]
         found.append(number(metric, values, scheme))
-    return Findings(found, _settings())
+    return Findings(found, _settings(), seconds=load.seconds)
 
 
 @measure("final-shares", seeds=5, seconds=2 * SECONDS)
 def final_shares(bench: Bench) -> Findings:
-    load = shared(bench)
+    load = Shelf(bench)
     found: list[Measurement] = []
     for scheme in (PRE, POST, FULL):
         networks = load(scheme)
         found.append(number(LARGEST, [largest_share(p.end) for p in networks], scheme))
         found.append(number(LARGEST, [largest_share(p.start) for p in networks], f"{scheme}, step 0"))
-    return Findings(found, _settings())
+    return Findings(found, _settings(), seconds=load.seconds)
 
 
 @measure("key-norm", seeds=5, seconds=20)
 def key_norm(bench: Bench) -> Findings:
-    (batch,) = held_out(Text(), 4, 4, 32)
+    load, (batch,) = Shelf(bench, "keys"), held_out(Text(), 4, 4, 32)
     found: list[Measurement] = []
     for scheme in (FULL, NO_KEY_NORM):
-        networks = pairs(bench.folder.parent / "networks", "keys", scheme, seeds=bench.seeds)
-        rows = [dominance(p.end, batch.tokens) for p in networks]
+        rows = [dominance(p.end, batch.tokens) for p in load(scheme)]
         found += [
             number(SCALED, [row.scaled for row in rows], scheme),
             number("weight of the same source unscaled", [row.plain for row in rows], scheme),
             number("change of a source's weight when it is scaled by 100", [row.moved for row in rows], scheme),
             number("share of sources that take nine tenths when scaled by 100", [row.dominant for row in rows], scheme),
         ]
-    return Findings(found, {**_settings(), "layers": 6, "steps": 300, "scale": 100})
+    return Findings(found, {**_settings(), "layers": 6, "steps": 300, "scale": 100}, seconds=load.seconds)
 
 
 @measure("gradient-by-source", seeds=5, seconds=SECONDS)
 def gradient_by_source(bench: Bench) -> Findings:
-    (batch,) = held_out(Text(), 8, 8, 32)
+    load, (batch,) = Shelf(bench), held_out(Text(), 8, 8, 32)
     found: list[Measurement] = []
-    networks = shared(bench)(FULL)
+    networks = load(FULL)
     for arm, models in ((FULL, [p.end for p in networks]), (f"{FULL}, step 0", [p.start for p in networks])):
         rows = [source_gradients(model, batch.tokens, batch.targets) for model in models]
         found.append(number("gradient of losing sources, over that with equal weights", [r.others for r in rows], arm))
         found.append(number("gradient of the winning source, over that with equal weights", [r.top for r in rows], arm))
-    return Findings(found, _settings())
+    return Findings(found, _settings(), seconds=load.seconds)
 
 
 def _settings() -> dict[str, str | int | float | bool]:

@@ -21,7 +21,7 @@ from normlab.experiments.claims.ledger.seed_003 import GROWING, SIX
 UNIT = ("post_norm", "ngpt", "sqrt_scaling")
 
 
-@measure("003-01", seeds=3, seconds=15)
+@measure("003-01", seeds=10, seconds=4)
 def one_equation(bench: Bench) -> Findings:
     """How far the discrete layers are from the flow at the end, for ever smaller steps."""
     setting = Setting(n=12, d=8, beta=2.0, time=4.0, samples=2, seeds=bench.seeds)
