@@ -231,6 +231,6 @@ def table(families: Iterable[Family]) -> str:
 
 
 if __name__ == "__main__":
-    from families_small import small_config  # noqa: F401
+    from families_small import small_config
 
     main(sys.argv[1:])

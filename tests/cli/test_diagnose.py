@@ -61,7 +61,7 @@ def test_a_folder_is_diagnosed_and_everything_is_written(llama, text, tmp_path, 
     assert diagnose(llama, "--text", text, "--csv", tmp_path / "layers.csv", out=tmp_path / "out") == 0
     shown = capsys.readouterr().out
     assert "3 x LlamaDecoderLayer, pre_norm" in shown
-    assert "attention_dispersion" in shown  # random weights: attention is uniform
+    assert "attention spread evenly" in shown  # random weights: attention is uniform
     assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
     found = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
     assert found[0]["identity_error"] < 1e-4

@@ -144,7 +144,7 @@ with process_group() as group:
             fields = row.split()
             if f"socket:[{fields[9]}]" in sockets:
                 what = "listens" if fields[3] == "0A" else "talks"
-                print("rank", group.rank, what, fields[1].partition(":")[0], flush=True)
+                os.write(1, f"rank {group.rank} {what} {fields[1].partition(':')[0]}\\n".encode())  # whole lines
 """
 
 

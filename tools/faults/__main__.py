@@ -48,6 +48,10 @@ def main(words: list[str] | None = None) -> int:
             timing.all_of_them(ledger, Path(home))
             for rows in stages(asked, Path(home)):
                 campaign(rows, ledger, seed=asked.seed, until=until)
+    for path in asked.more:
+        more = Ledger(path)
+        ledger.trials += more.trials
+        ledger.timings += more.timings
     print(ledger.table())
     print(ledger.measured())
     if asked.write:
@@ -64,8 +68,9 @@ def options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=10_000, help="fuzzed inputs")
     parser.add_argument("--minutes", type=float, default=60.0, help="at most")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--ledger", type=Path, default=Path("build/faults.jsonl"))
-    parser.add_argument("--part", choices=("forks", "processes", "fuzz"), help="only this; all if it is not given")
+    parser.add_argument("--ledger", type=Path, default=Path("build/faults.jsonl"), help="where trials are kept")
+    parser.add_argument("--more", type=Path, nargs="*", default=[], help="with --table: other ledgers to be added")
+    parser.add_argument("--part", choices=("forks", "processes", "fuzz"), help="only this (default: all)")
     parser.add_argument("--table", action="store_true", help="only print what the ledger has")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     return parser.parse_args(words)
@@ -75,9 +80,11 @@ def stages(asked: argparse.Namespace, home: Path) -> Iterator[list[Row]]:
     """Forks of this process, processes of their own, and fuzzed input, one after the other."""
     if asked.part in (None, "forks"):
         grounds: dict[str, Ground] = {}
-        yield [row for job in JOBS for row in forks(job, grounds, asked.kills)]
-        for ground in grounds.values():
-            ground.close()
+        try:
+            yield [row for job in JOBS for row in forks(job, grounds, asked.kills)]
+        finally:
+            for ground in grounds.values():
+                ground.close()
     if asked.part in (None, "processes"):
         with processes.Yard(home) as yard:
             yield [
@@ -90,9 +97,10 @@ def stages(asked: argparse.Namespace, home: Path) -> Iterator[list[Row]]:
 
 def forks(job: Job, grounds: dict[str, Ground], kills: int) -> Iterator[Row]:
     def blow(chance: random.Random, trial: Callable[[Ground], Blow]) -> Blow:
-        ground = grounds.setdefault(job.name, Ground(job)) if job.name not in grounds else grounds[job.name]
-        ground.chance = chance
-        return trial(ground)
+        if job.name not in grounds:
+            grounds[job.name] = Ground(job)
+        grounds[job.name].chance = chance
+        return trial(grounds[job.name])
 
     for name, (trial, share) in FAULTS.items():
         yield Row(f"{job.name}: {name}", max(2, round(kills * job.share * share)), partial(blow, trial=trial))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -40,6 +41,8 @@ class Ground:
         self.log = self.home / "said"
         # Once here, so that no child has to load and to warm up anything: each is a fork of this process.
         self.job.run(self.home / "warm")
+        gc.collect()
+        gc.freeze()  # what is there stays there: a child that collects garbage need not copy every page of this process
         whole = self.home / "whole"
         self.operations = counted(partial(self.job.run, whole), self.log)
         self.expected = found(whole)

@@ -57,8 +57,8 @@ KNOWN = (
         "probes/inputs/test_hub.py::test_a_tokenizers_own_code_neither_runs_nor_asks",
         (
             "probes/inputs/hub.py",
-            "from_pretrained(source, trust_remote_code=remote_code, **known)",
-            "from_pretrained(source, **known)",
+            "AutoTokenizer.from_pretrained(source, **here, **known)",
+            "AutoTokenizer.from_pretrained(source, **known)",
         ),
     ),
     known(
@@ -118,8 +118,8 @@ KNOWN = (
         "training/test_faults.py::test_a_damaged_state_is_one_sentence",
         (
             "store.py",
-            '    if not isinstance(value, dict):\n        raise damaged(path, f"it holds',
-            '    if value == 0:\n        raise damaged(path, f"it holds',
+            "    value = read_json(path, remedy=remedy)\n    if not isinstance(value, dict):\n",
+            "    value = read_json(path, remedy=remedy)\n    if value == 0:\n",
         ),
     ),
     known(

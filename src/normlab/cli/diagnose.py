@@ -174,6 +174,10 @@ def examine(models: list[str], asked: Asked) -> Found:
 def _prepared(source: str, asked: Asked, stages: Stages) -> Prepared:
     from normlab.probes.inputs.sources import prepare
 
+    if (Path(source) / "config.json").is_file():
+        from normlab.surgery.classes import register as register_types
+
+        register_types()  # the folder may hold a swapped model, whose type is ours
     stages("loading", 0, 0)
     return prepare(source, asked.material, asked.options)
 

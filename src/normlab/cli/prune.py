@@ -17,7 +17,9 @@ class PruneRequest(Request):
     """Which layers go, and what is done for the others."""
 
     kind: ClassVar[str] = "prune"
-    layers: tuple[int, ...] | None = option(None, "Layers to take out, counted from 0, with commas; else they are chosen.")
+    layers: tuple[int, ...] | None = option(
+        None, "Layers to take out, counted from 0, with commas; else they are chosen."
+    )
     most: int | None = option(None, "Choose at most this many, by what the loss misses least.", ge=1)
     max_loss: float | None = option(None, "Choose as many as cost at most this much loss, error bars included.", gt=0)
     text: str | None = option(None, "A text file; its first half chooses and heals, its second half judges.")

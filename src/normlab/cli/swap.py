@@ -71,15 +71,17 @@ def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
         print_json({**report.to_dict(), "folder": None if refused else str(out)})
     else:
         typer.echo(report.text)
-        typer.echo("nothing was written (--strict)" if refused else f"written: {out}; load it after `import normlab.hf`")
+        typer.echo(
+            "nothing was written (--strict)" if refused else f"written: {out}; load it after `import normlab.hf`"
+        )
     if refused:
         raise typer.Exit(1)
 
 
 def opened(
-    source: str, text: str | None, *, length: int, count: int, device: str, skip: int = 0
+    source: str, text: str | None, *, length: int, count: int, device: str, together: int = 2
 ) -> tuple[Loaded, list[Tensor]]:
-    """A model and windows of text, one batch for each window or pair of windows, after the first `skip` tokens."""
+    """A model and windows of text, so many `together` in a batch."""
     import torch
 
     from normlab.errors import UnsupportedError
@@ -91,9 +93,9 @@ def opened(
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids":
         raise UnsupportedError(f"{loaded.name} reads {reads}, not text; use nl.swap(model, ..., batches=...) in Python")
-    ids = tokenize(loaded, read_text(text))[skip:]
+    ids = tokenize(loaded, read_text(text))
     rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
-    return loaded, [part.to(device) for part in torch.split(rows, 2)]
+    return loaded, [part.to(device) for part in torch.split(rows, together)]
 
 
 def write_model(loaded: Loaded, out: Path) -> None:

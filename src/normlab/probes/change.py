@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,7 +224,7 @@ def _ratio(value: float, size: float) -> float:
 _NUMBERED = re.compile(r"^(.*?)\.?(\d+)\.(.*)$")
 
 
-def _stacks(parameters: dict[str, Tensor]) -> dict[str, int]:
+def _stacks(parameters: Iterable[str]) -> dict[str, int]:
     """Prefix of each stack of layers -> how many layers stand before it: an encoder's, then its decoder's."""
     sizes: dict[str, int] = {}
     for name in parameters:

@@ -103,6 +103,7 @@ class _Examination:
     def run(self, name: str, roles: LayerRoles | None) -> Diagnosis:
         """Every stack of layers by itself: of an encoder-decoder both halves, the decoder with the encoder beside it."""
         small = parts.first_rows(self.batches[0])
+        parts.check_runs(self.model, small)
         layouts = locate_all(self.model, lambda: call(self.model, small), roles=roles)
         *more, last = [self._stack(name, layout, small) for layout in layouts]
         if not more:
@@ -195,8 +196,9 @@ class _Examination:
         if isinstance(layout, SchemeLayout) or readings.output is None:
             return ()
         self.say("undoing accidents on trial")
-        portions = parts.skip_batches(self.batches, loss, self.options)
-        return run_trials(layout, portions, loss, suspects=suspects(readings.pulls, len(layout.layers)))
+        first = parts.skip_batches(self.batches, loss, self.options)[0]
+        portions = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
+        return run_trials(layout, first, portions, loss, suspects=suspects(readings.pulls, len(layout.layers)))
 
     def _gradients(self, layout: Layout, loss: Loss) -> Gradients:
         portion = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)

@@ -75,7 +75,9 @@ def anatomy(model: nn.Module) -> Anatomy:
             "unwrap it first (DistributedDataParallel, torch.compile, PEFT), or build it with nl.Transformer(scheme=...)"
         )
     if getattr(model, "hf_quantizer", None) is not None or getattr(model.config, "quantization_config", None):
-        raise UnsupportedError(f"{name} is quantised, and a scheme would not fit its weights; load it in full precision")
+        raise UnsupportedError(
+            f"{name} is quantised, and a scheme would not fit its weights; load it in full precision"
+        )
     if any("_hf_hook" in vars(module) for module in model.modules()):
         raise UnsupportedError(
             f"{name} was spread over devices by accelerate (device_map); swap it first, save it, and load the folder so"
@@ -101,7 +103,9 @@ def _tower(model: nn.Module) -> tuple[str, list[nn.Module]]:
         if roles_for(module) is not None:
             towers[name.rpartition(".")[0]].append(module)
     if not towers:
-        kinds = [type(group[0]).__name__ for group in model.modules() if isinstance(group, nn.ModuleList) and len(group)]
+        kinds = [
+            type(group[0]).__name__ for group in model.modules() if isinstance(group, nn.ModuleList) and len(group)
+        ]
         raise UnsupportedError(
             f"the layers of {type(model).__name__} ({', '.join(sorted(set(kinds))) or 'none found'}) are not in the table "
             "of architectures, so which of their modules is a norm and which a branch is not known; the table is "

@@ -11,15 +11,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from normlab import __version__
 from normlab.errors import ConfigError, InputError, require
-from normlab.schemes import SchemeConfig, lookup
+from normlab.files import write_text
+from normlab.schemes import Scheme, SchemeConfig, label, lookup
 from normlab.surgery.anatomy import anatomy
-from normlab.surgery.card import write_card
 from normlab.surgery.hooks import Checkpointed
 from normlab.surgery.splice import build, check, splice, way_of
 
@@ -57,15 +58,17 @@ class Swapped:
         places = anatomy(self).places  # type: ignore[arg-type]
         return [place.part(place.cores[0]) if len(place.cores) == 1 else place.module for place in places]
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """transformers fills what a checkpoint left out; what it brought stays."""
-        from normlab.schemes import Scheme
-
-        if isinstance(module, Scheme):
-            if not any(getattr(p, "_is_hf_initialized", False) for p in module.parameters()):
-                module.init_weights()
-            return
-        super()._init_weights(module)  # type: ignore[misc]
+    def _initialize_missing_keys(self, *args: Any, **kwargs: Any) -> None:
+        """What a checkpoint leaves out of the scheme starts as the scheme says; what it brought stays."""
+        super()._initialize_missing_keys(*args, **kwargs)  # type: ignore[misc]
+        scheme = self.scheme
+        assert isinstance(scheme, Scheme)
+        brought = {
+            name: p.detach().clone() for name, p in scheme.named_parameters() if getattr(p, "_is_hf_initialized", False)
+        }
+        if len(brought) < len(list(scheme.parameters())):
+            scheme.init_weights()
+            scheme.load_state_dict(brought, strict=False)
 
     def _set_gradient_checkpointing(
         self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] | None = None, **rest: Any
@@ -126,7 +129,9 @@ def _convert_alike(model_type: str) -> None:
 def model_class(base: Any, config: Any) -> Any:
     """NormlabLlamaForCausalLM of LlamaForCausalLM."""
     doc = f"{base.__name__} with a residual scheme of normlab."
-    return type(PREFIX + base.__name__, (Swapped, base), {"config_class": config, "__module__": __name__, "__doc__": doc})
+    return type(
+        PREFIX + base.__name__, (Swapped, base), {"config_class": config, "__module__": __name__, "__doc__": doc}
+    )
 
 
 def dress(model: Any, scheme: SchemeConfig) -> None:
@@ -211,3 +216,54 @@ class _Types(dict[Any, Any]):
                 found = model_class(found, config)
             if found:
                 mapping.register(config, found, exist_ok=True)
+
+
+# -- the model card ----------------------------------------------------------------------------------------------------
+MARK = "<!-- written by normlab -->"
+CARD = """---
+library_name: transformers
+tags: [normlab, {name}]
+---
+{mark}
+# {base} with {label}
+
+The residual stream of this model follows `{name}`: {equation}.
+({citation}) Everything else is `{base}`, and its weights are in this folder.
+
+It needs the package normlab beside transformers; it runs no code of its own:
+
+```
+pip install 'normlab[hf]'
+```
+
+```python
+import normlab.hf  # registers the type {type} with transformers
+from transformers import {auto}
+
+model = {auto}.from_pretrained("PATH/OF/THIS/FOLDER")
+```
+
+Written by normlab {version}. `nl.fold(model)` gives a plain `{base}` where that is exact.
+"""
+
+
+def write_card(folder: str | Path, model: Any) -> None:
+    """README.md, unless somebody else wrote one."""
+    path = Path(folder) / "README.md"
+    if path.exists() and MARK not in path.read_text(encoding="utf-8"):
+        return
+    scheme, base = stored_scheme(model.config), base_of(type(model)).__name__
+    text = CARD.format(
+        name=scheme.name, mark=MARK, base=base, label=label(scheme), equation=scheme.card.equation,
+        citation=scheme.card.citation, type=model.config.model_type, auto=auto_class(base),
+        version=model.config.normlab["version"],
+    )  # fmt: skip
+    write_text(path, text)
+
+
+def auto_class(base: str) -> str:
+    """The Auto class that loads a model of this class."""
+    if base.endswith(("ForCausalLM", "LMHeadModel")):
+        return "AutoModelForCausalLM"
+    head = base.rpartition("For")
+    return f"AutoModelFor{head[2]}" if head[1] else "AutoModel"

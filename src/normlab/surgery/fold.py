@@ -24,7 +24,20 @@ from normlab.surgery.splice import Fixed, build, factor_of, splice, stores_gain_
 from normlab.surgery.swap import ROUNDING, largest_difference, observe, probe_batches
 
 Changed = list[tuple[Tensor, Tensor]]
-_LAST = ("o_proj", "down_proj", "c_proj", "out_proj", "dense", "fc2", "wo", "o", "out_lin", "lin2", "w2", "dense_4h_to_h")
+_LAST = (
+    "o_proj",
+    "down_proj",
+    "c_proj",
+    "out_proj",
+    "dense",
+    "fc2",
+    "wo",
+    "o",
+    "out_lin",
+    "lin2",
+    "w2",
+    "dense_4h_to_h",
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ saved, loaded and compared with the whole one that passes those layers by. If th
 
 from __future__ import annotations
 
-import copy
 import math
 import statistics
 import tempfile
@@ -25,6 +24,7 @@ from normlab.results import Result
 from normlab.stats import t_reach
 from normlab.surgery.anatomy import Anatomy, anatomy
 from normlab.surgery.classes import is_swapped
+from normlab.surgery.cut import cut
 from normlab.surgery.heal import Heal, heal, neighbours
 from normlab.surgery.swap import Seen, answer, largest_difference, observe, probe_batches
 
@@ -155,7 +155,9 @@ def _order(diagnosis: Any, depth: int) -> list[int] | None:
         return None
     report = getattr(diagnosis, "skips", None)
     if report is None or len(report.change) != depth:
-        raise InputError("from_ is no diagnosis of this model with skipped layers; run nl.diagnose(model, batches) first")
+        raise InputError(
+            "from_ is no diagnosis of this model with skipped layers; run nl.diagnose(model, batches) first"
+        )
     reach = t_reach(report.batches) if report.batches > 1 else 0.0
     cost = [c + reach * (0.0 if math.isnan(e) else e) for c, e in zip(report.change, report.error, strict=True)]
     return sorted(range(depth), key=cost.__getitem__)
@@ -235,7 +237,13 @@ def _several(body: Anatomy) -> int:
 
 # -- take them out ------------------------------------------------------------------------------------------------------
 def _prune(
-    body: Anatomy, removed: tuple[int, ...], batches: list[object], *, loss: Loss | None, chosen: tuple[Choice, ...], how: Heal | None
+    body: Anatomy,
+    removed: tuple[int, ...],
+    batches: list[object],
+    *,
+    loss: Loss | None,
+    chosen: tuple[Choice, ...],
+    how: Heal | None,
 ) -> PruneReport:
     model: Any = body.model
     depth, count = len(body.layers), sum(p.numel() for p in model.parameters())
@@ -248,8 +256,8 @@ def _prune(
         difference = _reloaded_difference(model, batches, skipped)
         if difference > 0:
             raise UnsupportedError(
-                f"without layers {list(removed)} a reloaded {type(model).__name__} differs by {difference:.2g} from the model "
-                "that passes them by: its config says something of layers that is not known here; nothing was changed"
+                f"without layers {list(removed)} a reloaded {type(model).__name__} differs by {difference:.2g} from the "
+                "model that passes them by: its config says something of layers that is not known here; nothing was changed"
             )
     except BaseException:
         undo()
@@ -261,9 +269,7 @@ def _prune(
         heal(model, beside, loss, how)
         healed = observe(model, batches, loss).loss
     gone = count - sum(p.numel() for p in model.parameters())
-    return PruneReport(
-        removed, kept, gone, gone / count, difference, before.loss, skipped.loss, healed, chosen
-    )
+    return PruneReport(removed, kept, gone, gone / count, difference, before.loss, skipped.loss, healed, chosen)
 
 
 @torch.no_grad()
@@ -273,73 +279,3 @@ def _reloaded_difference(model: Any, batches: list[object], skipped: Seen) -> fl
         again = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype).to(model.device).eval()
     outputs = tuple(answer(call(again, batch)).float().cpu() for batch in batches)
     return largest_difference(Seen(outputs, None), skipped)
-
-
-def cut(body: Anatomy, kept: Sequence[int]) -> Any:
-    """Leave only these layers in the model and in its config. Returns a function that undoes it."""
-    model: Any = body.model
-    depth = len(body.layers)
-    parent, name = _container(body)
-    whole, old = getattr(parent, name), model.config
-    numbers = [(m, m.layer_idx) for layer in body.layers for m in layer.modules() if hasattr(m, "layer_idx")]
-    rescaled: list[tuple[Tensor, Tensor]] = []
-    config = copy.deepcopy(old)
-    cut_config(config.get_text_config(), kept, depth)
-    _set_config(model, old, config)
-    setattr(parent, name, nn.ModuleList(body.layers[layer] for layer in kept))
-    for position, layer in enumerate(kept):
-        for module in body.layers[layer].modules():
-            if hasattr(module, "layer_idx"):
-                module.layer_idx = position
-        if getattr(config, "scale_attn_by_inverse_layer_idx", False):
-            rescaled += _rescale_queries(body.layers[layer], (position + 1) / (layer + 1))
-
-    def undo() -> None:
-        setattr(parent, name, whole)
-        _set_config(model, config, old)
-        for module, number in numbers:
-            module.layer_idx = number
-        with torch.no_grad():
-            for parameter, value in rescaled:
-                parameter.copy_(value)
-
-    return undo
-
-
-def cut_config(config: Any, kept: Sequence[int], depth: int) -> None:
-    """Every list of one entry a layer, and every number that counts layers."""
-    for key, value in list(vars(config).items()):
-        if isinstance(value, (list, tuple)) and len(value) == depth and not key.endswith(("_id", "_ids", "architectures")):
-            setattr(config, key, type(value)(value[layer] for layer in kept))
-        elif key in ("max_window_layers", "first_k_dense_replace", "num_dense_layers") and isinstance(value, int):
-            setattr(config, key, sum(layer < value for layer in kept))
-    config.num_hidden_layers = len(kept)
-
-
-def _container(body: Anatomy) -> tuple[nn.Module, str]:
-    for module in body.model.modules():
-        for name, child in module.named_children():
-            if isinstance(child, nn.ModuleList) and len(child) and child[0] is body.layers[0]:
-                return module, name
-    raise UnsupportedError(f"the layers of {type(body.model).__name__} are not in a ModuleList")
-
-
-def _set_config(model: nn.Module, old: Any, new: Any) -> None:
-    pairs = [(old, new)]
-    if old.get_text_config() is not old:
-        pairs.append((old.get_text_config(), new.get_text_config()))
-    for module in model.modules():
-        for before, after in pairs:
-            if vars(module).get("config") is before:
-                module.config = after
-
-
-@torch.no_grad()
-def _rescale_queries(layer: nn.Module, factor: float) -> list[tuple[Tensor, Tensor]]:
-    """GPT-2 with scale_attn_by_inverse_layer_idx divides scores by a layer's number, which has changed."""
-    found: Any = layer.attn.c_attn  # type: ignore[union-attr]
-    before = [(p, p.clone()) for p in (found.weight, found.bias)]
-    width = found.weight.shape[0]
-    found.weight[:, :width].mul_(factor)
-    found.bias[:width].mul_(factor)
-    return before

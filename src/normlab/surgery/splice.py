@@ -91,7 +91,9 @@ def check(config: SchemeConfig, body: Anatomy) -> None:
             "projection), which a swap leaves alone; train it from scratch with nl.Transformer"
         )
     if config.name == "ngpt":
-        raise UnsupportedError("ngpt keeps every weight matrix on the sphere; train it from scratch with nl.Transformer")
+        raise UnsupportedError(
+            "ngpt keeps every weight matrix on the sphere; train it from scratch with nl.Transformer"
+        )
     if isinstance(config, DepthAttentionConfig) and config.inner != "pre_norm":
         raise UnsupportedError(
             f"inner={config.inner}: in a swapped model the norms around a branch are the model's own; leave inner out"
@@ -141,7 +143,7 @@ def _fit(scheme: Scheme, place: Place, way: Way) -> str:
     i = place.site.index
     wants_pre, wants_res = (not isinstance(norms[i], nn.Identity) for norms in (scheme.pre, scheme.res))
     wants_out = isinstance(scheme, Placement) and not isinstance(scheme.out[i], nn.Identity)
-    if place.pre and (wants_pre or way == "keep") or (way == "keep"):
+    if (place.pre and (wants_pre or way == "keep")) or (way == "keep"):
         scheme.pre[i] = Scale(1 / (scheme.input_scales()[i] * factor_of(scheme, i)))
     if way == "keep":
         return "adds" if place.out else ""

@@ -33,7 +33,9 @@ class Plan:
 
     def __init__(self, sites: tuple[Site, ...], joins: tuple[str, ...]) -> None:
         self.sites = sites
-        self.joins = joins  # per site: "" at once; at the norm behind it: "adds" N(h + y) - h, or "norms" the stream itself
+        self.joins = (
+            joins  # per site: "" at once; at the norm behind it: "adds" N(h + y) - h, or "norms" the stream itself
+        )
 
 
 @dataclass(eq=False)
@@ -77,7 +79,9 @@ class Stream:
     def plus(self, y: Tensor) -> Stream:
         """residual + y. By a name of its own: under a compiler the operator would come back through torch again."""
         if not isinstance(y, Tensor):
-            raise UnsupportedError(f"a branch of this model adds a {type(y).__name__} to the residual stream, not a tensor")
+            raise UnsupportedError(
+                f"a branch of this model adds a {type(y).__name__} to the residual stream, not a tensor"
+            )
         if self.seen is None:
             raise UnsupportedError(
                 f"branch {self.index} is added to the stream, but nothing has read the stream for it: this layout is "

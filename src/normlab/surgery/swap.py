@@ -51,9 +51,8 @@ class SwapReport(Result):
         kept = "It computes the same function" if self.preserved else "It does NOT compute the same function"
         lines.append(f"{kept}: outputs differ by at most {self.max_abs_diff:.2g} (the largest is {self.largest:.3g}).")
         if self.loss_before is not None and self.loss_after is not None:
-            lines.append(
-                f"Loss {self.loss_before:.5f} before, {self.loss_after:.5f} after ({self.loss_after - self.loss_before:+.5f})."
-            )
+            jump = self.loss_after - self.loss_before
+            lines.append(f"Loss {self.loss_before:.5f} before, {self.loss_after:.5f} after ({jump:+.5f}).")
         if self.why_not:
             lines.append(f"Why: {self.why_not}.")
         lines.append(f"New parameters: {self.new_parameters:,} ({100 * self.share:.3g} % of the model).")
@@ -85,7 +84,9 @@ def swap(
     body = anatomy(model)
     check(start, body)
     shown = probe_batches(model, batches)
-    notes = [] if batches is not None else ["The check ran on random tokens; give batches= (or --text) for real losses."]
+    notes = (
+        [] if batches is not None else ["The check ran on random tokens; give batches= (or --text) for real losses."]
+    )
     mode = model.training
     model.eval()
     try:
@@ -189,7 +190,9 @@ def _operate(
         after = observe(model, batches, loss)
         report = _report(body, scheme, (before, after), count=count, sizes=sizes, notes=notes)
         if strict and not report.preserved:
-            raise UnsupportedError(f"{report.scheme} does not preserve this model: {report.why_not}; nothing was changed")
+            raise UnsupportedError(
+                f"{report.scheme} does not preserve this model: {report.why_not}; nothing was changed"
+            )
     except BaseException:
         undo_swap(body, undo)
         raise
@@ -248,7 +251,5 @@ def _why_not(config: SchemeConfig, body: Anatomy) -> str:
             return f"the options asked for are not the neutral ones; {label(neutral)} would start as the same function"
         return f"{label(config)} has no neutral setting"
     if way == "place":
-        return (
-            f"{config.name} puts its norms elsewhere than {body.placement} has them, and a norm drops the size of each token"
-        )
+        return f"{config.name} has its norms elsewhere than {body.placement}, and a norm drops the size of each token"
     return f"{config.name} brings norms of its own, and a norm drops the size of each token"

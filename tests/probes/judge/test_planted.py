@@ -250,6 +250,23 @@ def test_a_symptom_names_its_cause():
     assert rules.headline(found, judged=True).startswith(f"Look at layer {ODD}: the gain of norm1")
 
 
+def test_a_cause_of_the_whole_model_explains_what_the_loss_does():
+    trial = TrialRow("with gate and up exchanged in every layer", "weights", (), 2.0, -0.4, 0.01, 4)
+    sick = read(trials=(trial,), output=replace(READINGS.output, entropy=0.3))
+    found = rules.judge(sick)
+    assert [verdict.id for verdict in found] == ["better_changed", "miscalibrated"]
+    assert found[1].title.endswith("(may follow from better changed)")
+    assert "may follow" not in found[0].title
+
+
+def test_random_weights_are_accused_of_how_their_streams_begin_alone():
+    fresh = replace(drawn().readings, output=None, matrices=one(drawn().readings.matrices, quiet=0.5))
+    rows = [replace(each, mixing_keeps=0.2, homogenisation=0.99) for each in ROWS]
+    found = rules.judge(replace(BASE, rows=tuple(rows), summary=summarise(rows), readings=fresh, start=80.0))
+    assert {verdict.id for verdict in found if verdict.severity != "note"} == {"averaging_mixing"}
+    assert {"not_trained", "stream_homogenisation", "embedding_scale", "zero_weights"} <= {v.id for v in found}
+
+
 # -- outliers -----------------------------------------------------------------------------------------------------------
 def test_a_trend_and_a_step_make_no_outlier():
     assert outliers([2.0**i for i in range(8)], least=2) == []

@@ -3,8 +3,11 @@
 from dataclasses import replace
 
 from normlab.probes.judge.verdicts import verdict
-from normlab.probes.show.body import ALL, body_of, flagged, marks, picture
-from normlab.probes.show.text import body_lines
+from normlab.probes.measure.table import BranchReading
+from normlab.probes.show import figures
+from normlab.probes.show.body import ALL, body_of, flagged, halves, marks, picture
+from normlab.probes.show.page import build
+from normlab.probes.show.text import as_text, body_lines
 from tests.probes.show.test_figures import diagnosis
 
 GAIN = verdict("gain_outlier", "warn", "a gain", value=9.0, limit=3.0, layers=(1, 2))
@@ -59,3 +62,30 @@ def test_the_line_of_a_terminal():
     assert max(map(len, body_lines(deep, 80))) <= 80
     assert "layers a sign" in body_lines(deep, 80)[2]
     assert "X" in body_lines(deep, 80)[1]
+
+
+def test_both_halves_of_a_model_have_a_body_of_their_own():
+    encoder = replace(sick(GAIN), stack="encoder")
+    both = tuple(replace(v, title=f"in the {half}, {v.title}") for half, v in (("encoder", GAIN), ("decoder", DEAD)))
+    whole = replace(sick(*both), stack="decoder", more=(encoder,))
+    first, second = halves(whole)
+    assert (first.name, second.name) == ("one, encoder", "one, decoder")
+    assert flagged(first) == {1: "warn", 2: "warn"}
+    assert flagged(second) == {2: "bad"}
+    text = as_text(whole, width=80)
+    assert text.count("layer  0") == 2
+    assert text.count("in the decoder, a branch") == 1
+    page = build([whole]).render()
+    assert page.count("The body of one, ") >= 2
+    assert "4 encoder + 4 decoder layers" in page
+
+
+def test_cross_attention_is_a_column_and_a_line_of_its_own():
+    cross = BranchReading("cross_attention", 0, 3.0, 0.25, 0.1, 0.25)
+    rows = tuple(replace(row, attention_norm=1.0, attention_ratio=0.5, others=(cross,)) for row in diagnosis().layers)
+    text = as_text(diagnosis(rows=rows))
+    assert "cross-attention/h" in text
+    assert "cross-attention / stream" in text
+    drawn = figures.per_layer([diagnosis(rows=rows)], figures.branch_plot([diagnosis(rows=rows)]))
+    lines = [trace["name"] for trace in drawn["data"] if "fill" not in trace]
+    assert lines == ["attention", "cross-attention"]

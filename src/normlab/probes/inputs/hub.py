@@ -107,6 +107,7 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool, l
             model, info = automatic.from_pretrained(
                 source, config=config, dtype=torch.float32, **here,
                 use_safetensors=None if allow_pickle else True, output_loading_info=True,
+                ignore_mismatched_sizes=True,  # so that check_weights can name them
             )  # fmt: skip
         check_weights(model, info, source=source)
     except NormlabError:

@@ -89,9 +89,10 @@ def better_changed(f: Evidence) -> Verdict | None:
     if said is None:
         return None
     sure = [row for row in f.readings.trials if row.change + reach(row.batches) * row.error < -LIMITS.trial]
-    if not sure:
+    # Blind guessing can be bettered by many changes; only one that makes a model of it had been undone before.
+    best = next((row for row in sure if row.loss + row.change < LIMITS.frequencies * said.frequencies), None)
+    if best is None:
         return None
-    best = sure[0]
     title = (
         f"{best.what} the loss falls by {-best.change:.2g} nats, from {best.loss:.3g} (standard error {best.error:.1g})"
     )

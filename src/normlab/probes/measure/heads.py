@@ -40,7 +40,8 @@ class AttentionStatistics:
                     self.unmeasured[record.index] = record.unmeasured
                 return
             trimmed = self._trimmed(record.weights)
-            self.seen[record.index] = _span(record.index, trimmed[0])
+            if trimmed[0].shape[-1] == trimmed[0].shape[-2]:  # else another text is looked at
+                self.seen[record.index] = _span(record.index, trimmed[0])
             found = [self._read(record.index, weights) for weights in trimmed]
             heads = {name: torch.cat([each[name] for each in found]).mean(0) for name in found[0]}
             sums.add(**{name: float(values.mean()) for name, values in heads.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from normlab.probes.judge.verdicts import SEVERITIES, Verdict
@@ -29,6 +29,16 @@ class Body:
     @property
     def overall(self) -> tuple[str, ...]:
         return self.fares[ALL]
+
+
+def halves(d: Diagnosis) -> tuple[Diagnosis, ...]:
+    """Each stack of layers by itself, with its own name and verdicts: an encoder, then its decoder; most models have one."""
+    if not d.more:
+        return (d,)
+    prefix = f"in the {d.stack}, "
+    own = tuple(replace(v, title=v.title.removeprefix(prefix)) for v in d.verdicts if v.title.startswith(prefix))
+    last = replace(d, verdicts=own, more=())
+    return tuple(replace(half, name=f"{d.name}, {half.stack}") for half in (*d.more, last))
 
 
 def body_of(d: Diagnosis) -> Body:

@@ -11,6 +11,7 @@ from normlab.probes.judge.verdicts import listed
 from normlab.probes.measure.table import plain
 from normlab.probes.show import page as one
 from normlab.probes.show import words
+from normlab.probes.show.body import halves
 from normlab.probes.show.text import WIDTH, body_lines, compare_text
 from normlab.report import Page
 from normlab.report.figures import Figure, bars, every_so_many, figure, marked, matrix
@@ -101,7 +102,9 @@ def _notes(change: Change) -> list[str]:
 def _bodies(change: Change, width: int) -> list[str]:
     lines = []
     for label, d in (("before", change.before), ("after", change.after)):
-        lines += [*textwrap.wrap(f"{label}, {d.name}: {d.headline}", width), *body_lines(d, width)]
+        lines += textwrap.wrap(f"{label}, {d.name}: {d.headline}", width)
+        for half in halves(d):
+            lines += [*([half.stack] if d.more else []), *body_lines(half, width)]
     return lines
 
 
@@ -182,13 +185,13 @@ def build(change: Change) -> Page:
     for d in (before, after):
         one.verdicts(page, d, titled=True)
     page.heading("Through the depth")
-    one.plots(page, [before, after])
+    one.plots(page, [*halves(before), *halves(after)])
     page.heading("Tables")
     rows = [{key: value for key, value in row.items() if key != "matrix"} for row in plain(change.weights)]
     page.table(
         rows, name="weights", caption="Every parameter: how far it moved.", columns=list(rows[0]) if rows else None
     )
-    one.tables(page, [before, after])
+    one.tables(page, [*halves(before), *halves(after)])
     return page
 
 

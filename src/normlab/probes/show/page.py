@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from normlab.probes.measure.table import flat, plain
 from normlab.probes.show import body, figures, words
+from normlab.probes.show.normal import gallery
 from normlab.probes.show.text import identity, loss_sentence
 from normlab.report import Page
 from normlab.report.figures import Figure
 from normlab.report.page import script_json
+from normlab.report.tables import all_columns
 
 if TYPE_CHECKING:
     from normlab.probes.diagnosis import Diagnosis
@@ -23,8 +25,9 @@ STYLE = {"bad": "bad", "warn": "warn", "note": "note-box"}
 def build(diagnoses: Sequence[Diagnosis]) -> Page:
     names = ", ".join(d.name for d in diagnoses)
     first = diagnoses[0]
+    layers = " + ".join(f"{len(half.layers)} {half.stack}".strip() for half in first.stacks)
     subtitle = (
-        f"{len(first.layers)} layers, {first.placement}, {first.how.parameters / 1e6:.4g}M parameters"
+        f"{layers} layers, {first.placement}, {first.how.parameters / 1e6:.4g}M parameters"
         if len(diagnoses) == 1
         else f"{len(diagnoses)} models on the same text"
     )
@@ -36,12 +39,13 @@ def build(diagnoses: Sequence[Diagnosis]) -> Page:
         page.heading("Verdicts")
     for d in diagnoses:
         verdicts(page, d, titled=len(diagnoses) > 1)
+    stacks = [half for d in diagnoses for half in body.halves(d)]
     page.heading("Through the depth")
-    plots(page, diagnoses)
+    plots(page, stacks)
     page.heading("Layers")
-    _picker(page, diagnoses)
+    _picker(page, stacks)
     page.heading("Tables")
-    tables(page, diagnoses)
+    tables(page, stacks)
     page.heading("How it was measured")
     for d in diagnoses:
         _method(page, d)
@@ -53,12 +57,13 @@ def answer(page: Page, d: Diagnosis, *, titled: bool) -> None:
     if titled:
         page.html(f"<h3>{html.escape(d.name)}</h3>")
     page.text(d.headline, style={"bad": "bad lead", "warn": "warn lead"}.get(d.worst or "", "good lead"))
-    drawn, height = body.picture(d)
-    caption = (
-        f"The body of {d.name}: each column is a layer, each row a subject of which something is said. "
-        "In: the embedding; out: final norm, head and loss."
-    )
-    page.figure(drawn, caption=caption, height=height, label=f"{caption} {d.headline}")
+    for half in body.halves(d):
+        drawn, height = body.picture(half)
+        caption = (
+            f"The body of {half.name}: each column is a layer, each row a subject of which something is said. "
+            "In: the embedding; out: final norm, head and loss."
+        )
+        page.figure(drawn, caption=caption, height=height, label=f"{caption} {half.headline}")
     if sentence := loss_sentence(d):
         page.text(sentence)
 
@@ -102,6 +107,12 @@ def plots(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
     """Pictures over depth: flagged layers are marked in each, healthy models lie behind as a band."""
     for d in diagnoses:
         page.text(growth_sentence(d))
+    if len(diagnoses) == 1 and gallery().models:
+        page.text(
+            "Bands: smallest to largest of healthy trained models with norms in like places, at the same share of the depth. "
+            "Most of them are small, so lying outside is not a fault by itself.",
+            style="note",
+        )
     over_depth = {
         "What each branch adds, relative to the stream it is added to (median token).": figures.branch_plot(diagnoses),
         "Gradients of the loss, before clipping: of parameters, and of the stream that enters a layer.": figures.GRADIENTS,
@@ -144,7 +155,8 @@ def tables(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
             page.table(ranked, name=f"correlation-{file_name(d.name)}", caption=_correlation_caption(d))
     for d in diagnoses:
         rows = [{words.column(key): value for key, value in row.items()} for row in map(flat, d.layers)]
-        page.table(rows, name=f"layers-{file_name(d.name)}", caption=f"{d.name}: every number of every layer")
+        caption = f"{d.name}: every number of every layer"
+        page.table(rows, name=f"layers-{file_name(d.name)}", caption=caption, columns=all_columns(rows))
 
 
 def _correlation_caption(d: Diagnosis) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from normlab.probes.measure.skips import reach
 from normlab.probes.measure.summary import Summary
-from normlab.probes.measure.table import LayerRow, column
-from normlab.probes.show.body import body_of, flagged
-from normlab.probes.show.words import verdict_name
+from normlab.probes.measure.table import LayerRow, column, kinds
+from normlab.probes.show.body import body_of, flagged, halves
+from normlab.probes.show.words import branch, verdict_name
 from normlab.report.tables import Column, fitted
 from normlab.report.terminal import bar, sparkline, strip
 
@@ -63,19 +63,34 @@ LINES: tuple[tuple[Value, str, bool], ...] = (
 
 
 def as_text(diagnosis: Diagnosis, *, width: int = WIDTH) -> str:
-    blocks = [_answer, _header, _verdicts, _lines, _table, _mixing]
-    return "\n\n".join("\n".join(lines) for lines in (block(diagnosis, width) for block in blocks) if lines)
+    """Of an encoder-decoder both halves, under one answer and one list of verdicts."""
+    stacks = halves(diagnosis)
+    blocks = [
+        _answer(diagnosis, width),
+        *(_header(half, width) for half in stacks),
+        _verdicts(diagnosis, width),
+        *(block(half, width) for half in stacks for block in (_title(stacks), _lines, _table, _mixing)),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
 def _answer(d: Diagnosis, width: int) -> list[str]:
     """The sentence, and the body: a sign a layer."""
-    return [*textwrap.wrap(d.headline, width), "", *body_lines(d, width)]
+    stacks = halves(d)
+    lines = textwrap.wrap(d.headline, width)
+    for half in stacks:
+        lines += ["", *([half.name] if len(stacks) > 1 else []), *body_lines(half, width)]
+    return lines
+
+
+def _title(stacks: Sequence[Diagnosis]) -> Callable[[Diagnosis, int], list[str]]:
+    return lambda d, _: [d.name] if len(stacks) > 1 else []
 
 
 def body_lines(d: Diagnosis, width: int) -> list[str]:
     """in · · ! · · out, with the numbers of some layers above."""
     overall = body_of(d).overall
-    room = width - 12
+    room = width - 15
     signs = strip(overall[1:-1], width=room)
     size = -(-len(d.layers) // len(signs)) if signs else 1
     scale = [" "] * (len(signs) + 8)
@@ -144,12 +159,13 @@ def _wrap(text: str, indent: str, width: int) -> list[str]:
 def _lines(d: Diagnosis, width: int) -> list[str]:
     lines = []
     room = width - 28 - 22
-    for value, label, log in LINES:
+    further = [(_size_of(kind), f"{branch(kind)} / stream", True) for kind in kinds(d.layers)[2:]]
+    for value, label, log in (*LINES[:3], *further, *LINES[3:]):
         values = column(d.layers, value)
         known = [value for value in values if math.isfinite(value)]
         if known:
             drawn = sparkline(_squeeze(values, room), log=log)
-            lines.append(f"{label:<28}{drawn}  {_short(known[0])} .. {_short(known[-1])}")
+            lines.append(f"{label[:27]:<28}{drawn}  {_short(known[0])} .. {_short(known[-1])}")
     return lines
 
 
@@ -164,7 +180,8 @@ def _squeeze(values: list[float], most: int) -> list[float]:
 
 def _table(d: Diagnosis, width: int) -> list[str]:
     odd = flagged(d)
-    shown = [each for each in COLUMNS if any(each[0](row) is not None for row in d.layers)]
+    known = (*COLUMNS[:4], *_further(d), *COLUMNS[4:])
+    shown = [each for each in known if any(each[0](row) is not None for row in d.layers)]
     columns = [
         Column(title, tuple(_cell(d, row, title, value) for row in d.layers), keep) for value, title, keep in shown
     ]
@@ -186,6 +203,15 @@ def _table(d: Diagnosis, width: int) -> list[str]:
     if dropped:
         lines += textwrap.wrap(f"no room here for {', '.join(dropped)}: in a wider terminal, or on the page", width)
     return lines
+
+
+def _further(d: Diagnosis) -> list[tuple[Value, str, int]]:
+    """Columns of branches besides attention and FFN: cross-attention, a state-space mixer."""
+    return [(_size_of(kind), f"{branch(kind)}/h", 7) for kind in kinds(d.layers) if kind not in ("attention", "ffn")]
+
+
+def _size_of(kind: str) -> Value:
+    return lambda row: found.ratio if (found := row.branch(kind)) else None
 
 
 def _cell(d: Diagnosis, row: LayerRow, title: str, value: Value) -> str:

@@ -222,8 +222,8 @@ CLAIMS = (
         PAPER,
         Every(
             (
-                Exponent("norm of the tokens by layer", 0.9, 1.1, arm="weights held over depth", start=16),
-                Exponent("norm of the tokens by layer", 0.4, 0.65, arm="fresh weights", start=16),
+                Exponent("norm of the tokens by layer", 0.9, 1.1, arm="weights held over depth", start=64),
+                Exponent("norm of the tokens by layer", 0.4, 0.65, arm="fresh weights", start=64),
             )
         ),
         evidence="norm-growth",

@@ -54,7 +54,7 @@ def read_weights(layout: Layout, used: Tensor | None = None) -> Anatomy:
                 matrices.append(read_matrix(index, name, parameter))
             elif parameter.dim() == 1 and name.endswith("bias"):
                 matrices.append(read_bias(index, name, parameter))
-            elif parameter.dim() == 3:
+            elif parameter.dim() == 3 and min(parameter.shape[1:]) > 4:  # kernels of convolutions are no experts
                 matrices += [read_matrix(index, name, part, expert) for expert, part in enumerate(parameter)]
         gains += [read_gain(index, name, module) for name, module in norms_of(layer)]
     gains += [read_gain(-1, name, module) for name, module in final_norms(layout)]

@@ -46,7 +46,8 @@ def expert_twins(layout: Layout) -> tuple[ExpertTwin, ...]:
 
 def _experts(layer: nn.Module) -> list[Tensor]:
     """One vector per expert: some entries of all of its matrices."""
-    fused = [p.detach() for p in layer.parameters() if p.dim() == 3 and p.is_floating_point() and 1 < len(p) <= _MOST]
+    found = [p.detach() for p in layer.parameters() if p.dim() == 3 and p.is_floating_point()]
+    fused = [p for p in found if 1 < len(p) <= _MOST and min(p.shape[1:]) > 4]  # no kernels of convolutions
     if fused and len({len(p) for p in fused}) == 1:
         parts = [[_unit(part) for part in parameter] for parameter in fused]
         return [torch.cat(each) for each in zip(*parts, strict=True)]

@@ -111,16 +111,16 @@ def null_times(bench: Bench) -> Findings:
     return Findings([number("time to cosine 0.5 with random weights", run.hits[0, :, 0].tolist(), "post_norm")])
 
 
-@measure("norm-growth", seeds=5, seconds=6)
+@measure("norm-growth", seeds=5, seconds=20)
 def norm_growth(bench: Bench) -> Findings:
     """Pre-Norm's discrete layers with the same weights in every layer, and with fresh ones."""
     found = []
     for kind, arm in (("random", "weights held over depth"), ("fresh", "fresh weights")):
-        setting = Setting(n=16, d=64, beta=8.0, time=128.0, weights=kind, seeds=bench.seeds)  # type: ignore[arg-type]
+        setting = Setting(n=16, d=64, beta=8.0, time=512.0, weights=kind, seeds=bench.seeds)  # type: ignore[arg-type]
         seen = layers("pre_norm", setting).radius[0]
-        at = (2, 4, 8, 16, 32, 64, 96, 128)
+        at = (1, 4, 16, 64, 128, 256, 512)
         found.append(curve("norm of the tokens by layer", at, seen[:, list(at)], arm, axis="layer"))
-    return Findings(found, {"n": 16, "d": 64, "beta": 8.0, "layers": 128})
+    return Findings(found, {"n": 16, "d": 64, "beta": 8.0, "layers": 512})
 
 
 @measure("energy", seeds=5, seconds=8)

@@ -106,9 +106,7 @@ def post_norm_bounds(bench: Bench) -> Findings:
     """Every read behind a norm, with weights as they are and ten times as large."""
     rows = []
     for seed in bench.seeds:
-        model = network(
-            parse_scheme("post_norm"), ContributionSetting(depth=24, dim=64, init="gpt2", seed=seed)
-        ).double()
+        model = network(parse_scheme("post_norm"), ContributionSetting(depth=24, dim=64, seed=seed)).double()
         for scale in (1.0, 10.0):
             with torch.no_grad():
                 for p in model.branches.parameters():
