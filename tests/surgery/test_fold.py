@@ -55,9 +55,9 @@ def test_what_has_not_learnt_comes_out_as_it_went_in(scheme):
     [
         ("llama", "attn_res", r"has learnt \(queries, key_gain\)"),
         ("llama", "gpas", r"has learnt \(gate\)"),
-        ("llama", "peri_norm", "has norms where LlamaForCausalLM has none"),
+        ("llama", "peri_norm", "has its norms elsewhere than LlamaForCausalLM"),
         ("bert", "layer_scale", r"has learnt \(b.values\)"),
-        ("gemma2", "pre_norm", "has norms where Gemma2ForCausalLM has none"),
+        ("gemma2", "pre_norm", "has its norms elsewhere than Gemma2ForCausalLM"),
     ],
 )
 def test_refusals_leave_the_model_as_it_is(name, scheme, says):

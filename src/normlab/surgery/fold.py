@@ -108,7 +108,7 @@ def _must_be_exact(config: SchemeConfig, scheme: Scheme, body: Anatomy) -> None:
         norms = [norm for norm in scheme.modules() if hasattr(norm, "weight") or isinstance(norm, Fixed)]
         if norms or any(isinstance(module, Fixed) for module in body.model.modules()) or list(scheme.parameters()):
             raise UnsupportedError(
-                f"{label(config)} has norms where {plain} has none, and no weights of a plain model do what a norm does"
+                f"{label(config)} has its norms elsewhere than {plain}, and no weights of a plain model do what a norm does"
             )
         return
     moved = _moved(config, scheme, body)
