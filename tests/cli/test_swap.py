@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from normlab.cli import run
+from normlab.probes.inputs.hub import quiet
 from tests.surgery.models import asked, build
 
 transformers = pytest.importorskip("transformers")
@@ -19,10 +20,12 @@ def small_model(folder, *, seed=0):
     tokenizer = Tokenizer(models.BPE(vocab={sign: at for at, sign in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    with quiet():
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     config = transformers.LlamaConfig(**{**build("llama").config.to_dict(), "vocab_size": 256})
     torch.manual_seed(seed)
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    with quiet():
+        transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return str(folder)
 
 

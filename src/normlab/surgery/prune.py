@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from normlab.errors import ConfigError, InputError, UnsupportedError
 from normlab.probes.diagnosis import Diagnosis
+from normlab.probes.inputs.hub import quiet
 from normlab.probes.inputs.losses import Loss, call, pick
 from normlab.results import Result
 from normlab.stats import t_reach
@@ -280,7 +281,7 @@ def _prune(
 
 @torch.no_grad()
 def _reloaded_difference(model: Any, batches: list[object], skipped: Seen) -> float:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet():
         model.save_pretrained(folder)
         again = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype).to(model.device).eval()
     outputs = tuple(answer(call(again, batch)).float().cpu() for batch in batches)
