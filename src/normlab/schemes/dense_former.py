@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from normlab.schemes.base import GPT2, Access, Card, Frame, Growth, Parts, Scheme, SchemeConfig, Site, applied
-from normlab.schemes.depth_reads import full_precision, transformed
+from normlab.schemes.depth_reads import full_precision, plain
 from normlab.schemes.norms import inverse_rms, precise
 
 
@@ -98,7 +98,7 @@ class DenseFormerStream(Scheme):
     def average(self, outputs: tuple[Tensor, ...], layer: int) -> Tensor:
         chosen = outputs[layer % self.config.dilation :: self.config.dilation]
         weights = self.alpha[str(layer)].to(chosen[0].dtype)
-        if transformed():
+        if plain():
             return torch.stack([weight * y for weight, y in zip(weights, chosen, strict=True)]).sum(0)
         return _Average.apply(weights, *chosen)
 

@@ -98,8 +98,7 @@ def set_sizes(body: Anatomy, scheme: Scheme, sizes: Sizes) -> None:
         for name in (*place.pre, *place.res, *([place.out] if place.out else [])):
             norm = place.part(name)
             if isinstance(norm, Fixed):
-                size: Tensor = norm.size
-                size.fill_(sizes.norms[f"{i}.{name}"])
+                norm.size.fill_(sizes.norms[f"{i}.{name}"])
     _gain(getattr(scheme, "embedding", None), sizes.read[0])
 
 

@@ -31,7 +31,7 @@ class Swapped:
     """What every generated model class adds to its base."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         chosen = stored_scheme(config)
         model: Any = self
         body = anatomy(model)
@@ -73,9 +73,9 @@ class Swapped:
     def _set_gradient_checkpointing(
         self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] | None = None, **rest: Any
     ) -> None:
-        if gradient_checkpointing_func is None:
-            from torch.utils.checkpoint import checkpoint as gradient_checkpointing_func
-        wrapped = Checkpointed(gradient_checkpointing_func)
+        from torch.utils.checkpoint import checkpoint
+
+        wrapped = Checkpointed(gradient_checkpointing_func or checkpoint)
         super()._set_gradient_checkpointing(enable, wrapped, **rest)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +141,8 @@ def dress(model: Any, scheme: SchemeConfig) -> None:
     config.__class__ = config_class(type(old))
     config.normlab = {"version": __version__, "scheme": scheme.to_dict()}
     _same_config(model, old, config)
-    made = model_class(type(model), type(config))
+    base, kind = type(model), type(config)
+    made = model_class(base, kind)  # type: ignore[arg-type]
     capturing = require("transformers.utils.output_capturing", extra="hf", purpose="swapping a model")
     capturing._CAN_RECORD_REGISTRY[str(made)] = getattr(model, "_can_record_outputs", None)
     model.__class__ = made

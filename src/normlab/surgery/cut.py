@@ -35,7 +35,7 @@ def cut(body: Anatomy, kept: Sequence[int]) -> Callable[[], None]:
     for position, layer in enumerate(kept):
         for module in body.layers[layer].modules():
             if hasattr(module, "layer_idx"):
-                module.layer_idx = position
+                setattr(module, "layer_idx", position)  # noqa: B010
         if getattr(config, "scale_attn_by_inverse_layer_idx", False):
             rescaled += _rescale_queries(body.layers[layer], (position + 1) / (layer + 1))
 

@@ -105,10 +105,10 @@ def _must_be_exact(config: SchemeConfig, scheme: Scheme, body: Anatomy) -> None:
     """Raise, with the reason, where no plain model computes this function."""
     plain = base_of(type(body.model)).__name__
     if way_of(config) != "keep":
-        norms = [norm for norm in scheme.modules() if hasattr(norm, "weight") or isinstance(norm, Fixed)]
-        if norms or any(isinstance(module, Fixed) for module in body.model.modules()) or list(scheme.parameters()):
+        fixed = any(isinstance(module, Fixed) for module in body.model.modules())
+        if fixed or any(True for _ in scheme.parameters()):
             raise UnsupportedError(
-                f"{label(config)} has norms where {plain} has none, and no weights of a plain model do what a norm does"
+                f"{label(config)} has its norms elsewhere than {plain}, and no weights of a plain model do what a norm does"
             )
         return
     moved = _moved(config, scheme, body)

@@ -19,7 +19,7 @@ from normlab.results import Result
 class Group(TypedDict):
     """A group of torch's optimizers."""
 
-    params: list[Tensor]
+    params: list[nn.Parameter]
     lr: float
     weight_decay: float
 
@@ -75,7 +75,7 @@ def heal(model: nn.Module, layers: Sequence[nn.Module], loss: Loss, how: Heal) -
             value.backward()
             torch.nn.utils.clip_grad_norm_(trained, how.clip)
             optimizer.step()
-            losses.append(float(value))
+            losses.append(float(value.detach()))
     finally:
         for parameter, flag in before:
             parameter.requires_grad_(flag)

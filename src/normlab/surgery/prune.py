@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import ConfigError, InputError, UnsupportedError
+from normlab.probes.diagnosis import Diagnosis
+from normlab.probes.inputs.hub import quiet
 from normlab.probes.inputs.losses import Loss, call, pick
 from normlab.results import Result
 from normlab.stats import t_reach
@@ -71,7 +73,7 @@ def prune(
     model: Any,
     layers: Sequence[int] | None = None,
     *,
-    from_: Any = None,
+    from_: Diagnosis | None = None,
     most: int | None = None,
     max_loss: float | None = None,
     batches: object = None,
@@ -97,7 +99,12 @@ def prune(
 
 
 def choose(
-    model: Any, batches: object, *, from_: Any = None, most: int | None = None, max_loss: float | None = None
+    model: Any,
+    batches: object,
+    *,
+    from_: Diagnosis | None = None,
+    most: int | None = None,
+    max_loss: float | None = None,
 ) -> tuple[Choice, ...]:
     """Layers that the loss misses least, one by one, each without those chosen before."""
     body = _operable(model)
@@ -149,11 +156,11 @@ def _checked(layers: Sequence[int], depth: int) -> tuple[int, ...]:
 
 
 # -- which ------------------------------------------------------------------------------------------------------------
-def _order(diagnosis: Any, depth: int) -> list[int] | None:
+def _order(diagnosis: Diagnosis | None, depth: int) -> list[int] | None:
     """The layers of a diagnosis, those first whose absence costs least with what its error allows."""
     if diagnosis is None:
         return None
-    report = getattr(diagnosis, "skips", None)
+    report = getattr(diagnosis, "causal", None)
     if report is None or len(report.change) != depth:
         raise InputError(
             "from_ is no diagnosis of this model with skipped layers; run nl.diagnose(model, batches) first"
@@ -274,7 +281,7 @@ def _prune(
 
 @torch.no_grad()
 def _reloaded_difference(model: Any, batches: list[object], skipped: Seen) -> float:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet():
         model.save_pretrained(folder)
         again = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype).to(model.device).eval()
     outputs = tuple(answer(call(again, batch)).float().cpu() for batch in batches)

@@ -52,6 +52,7 @@ class Fixed(nn.Module):
         self.norm = norm
         found = next(norm.parameters(), None)
         dtype, device = (None, None) if found is None else (found.dtype, found.device)
+        self.size: Tensor
         self.register_buffer("size", torch.ones((), dtype=dtype, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
