@@ -1,3 +1,8 @@
+import os
+import signal
+import sys
+import warnings
+
 import pytest
 import torch
 
@@ -46,3 +51,38 @@ class TestCheckpoint:
         assert checkpoint.latest(tmp_path).step == 10
         self.save(tmp_path, 30)
         assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_only_checkpoint_survives_a_kill_while_it_is_written_again(tmp_path):
+    """A run that pauses saves the step that it has saved already: killed at any of its file operations, it can go on."""
+    ends = []
+    for moment in range(1, 60):
+        folder = tmp_path / str(moment) / "checkpoint"
+        checkpoint.save(folder, 3, {"model": {"w": torch.ones(2)}}, {"n": 1})
+        child = os.fork()
+        if child == 0:
+            left = moment
+
+            def strike(event, arguments):
+                nonlocal left
+                if event in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+                    left -= 1
+                    if left == 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.addaudithook(strike)
+            checkpoint.save(folder, 3, {"model": {"w": torch.ones(2)}}, {"n": 2})
+            os._exit(0)
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = checkpoint.latest(folder)
+        assert found is not None, moment
+        assert (found.step, found.state["n"]) in ((3, 1), (3, 2)), moment
+        checkpoint.save(folder, 6, {"model": {"w": torch.zeros(2)}}, {"n": 3})
+        assert sorted(path.name for path in folder.iterdir()) == ["step-000000003", "step-000000006"], moment
+        if ends[-1] == 0:
+            break
+    assert ends[-1] == 0
+    assert ends.count(-signal.SIGKILL) >= 8

@@ -215,6 +215,12 @@ KNOWN = (
             "if (ended := None) is not None:",
         ),
     ),
+    known(
+        14,
+        "the only checkpoint was removed while the same step was saved again (found by the campaign)",
+        "training/test_checkpoint.py::test_the_only_checkpoint_survives_a_kill_while_it_is_written_again",
+        ("training/checkpoint.py", "            target.rename(replaced)\n", "            shutil.rmtree(target)\n"),
+    ),
 )
 
 

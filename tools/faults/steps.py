@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 
-ROUNDS, STEPS = 30, 200
+ROUNDS, STEPS = 12, 100
 WORKER = """
 import json, sys, tempfile, time
 import torch

@@ -67,10 +67,9 @@ def save(
     """Write groups of tensors and plain values; returns the folder of this checkpoint."""
     folder = inside(Path(folder).parent, Path(folder).name)
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in folder.glob(".step-*.tmp"):
-        shutil.rmtree(stale, ignore_errors=True)
+    _tidy(folder)
     target = inside(folder, f"step-{step:09d}")
-    aside = inside(folder, f".step-{step:09d}.tmp")
+    aside, replaced = inside(folder, f".step-{step:09d}.tmp"), inside(folder, f".step-{step:09d}.old")
     with naming(target):
         aside.mkdir()
         tensors = {
@@ -81,10 +80,13 @@ def save(
         body = seal({"step": step, "sha256": hashlib.sha256(raw).hexdigest(), "state": dict(state)})
         _write(aside / "state.json", json.dumps(body, indent=1).encode())
         sync(aside)
-        if target.exists():  # the same step again, after a resume
-            shutil.rmtree(target)
+        # The same step again, where a run pauses or goes on: it may be the only one, so that it stays until the new one has
+        # its name. A kill between the two leaves the old one, which is found under its other name.
+        if target.exists():
+            target.rename(replaced)
         aside.rename(target)
         sync(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
     # One of a later step is not of this run: it stays, and evicts none that is.
     for old in [path for at, path in _present(folder) if at <= step][:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
@@ -115,7 +117,7 @@ def _load(path: Path) -> Checkpoint:
     place = inside(path, "state.json")
     body = read_object(place, remedy=REMEDY, keys={"checksum": str, "step": int, "sha256": str, "state": dict})
     check_seal(body, place, remedy=REMEDY)
-    if f"step-{body['step']:09d}" != path.name:
+    if body["step"] != _step(path):
         raise damaged(place, f"it is of step {body['step']}", REMEDY)
     place = inside(path, "tensors.safetensors")
     raw = place.read_bytes()
@@ -129,9 +131,34 @@ def _load(path: Path) -> Checkpoint:
 
 def _present(folder: Path) -> list[tuple[int, Path]]:
     """Oldest first. Other names, and files of such a name, are not ours."""
-    found = [(_STEP.fullmatch(path.name), path) for path in folder.glob("step-*")]
-    steps = [(int(name[1]), path) for name, path in found if name and path.is_dir() and not path.is_symlink()]
-    return sorted((step, path) for step, path in steps if path.name == f"step-{step:09d}")
+    found: dict[int, Path] = {}
+    for path in (
+        *folder.glob("step-*"),
+        *folder.glob(".step-*.old"),
+    ):  # one that is being replaced counts if it is alone
+        step = _step(path)
+        if step is not None and path.is_dir() and not path.is_symlink():
+            found.setdefault(step, path)
+    return sorted(found.items())
+
+
+def _step(path: Path) -> int | None:
+    """Of the step that this name says; None where it says none."""
+    name = path.name.removesuffix(".old").removeprefix(".")
+    number = _STEP.fullmatch(name)
+    return int(number[1]) if number and name == f"step-{int(number[1]):09d}" else None
+
+
+def _tidy(folder: Path) -> None:
+    """Put right what a kill left of an earlier writing."""
+    for stale in folder.glob(".step-*.tmp"):
+        shutil.rmtree(stale, ignore_errors=True)
+    for left in folder.glob(".step-*.old"):
+        target = folder / left.name.removeprefix(".").removesuffix(".old")
+        if target.exists():
+            shutil.rmtree(left, ignore_errors=True)
+        elif _step(left) is not None and not left.is_symlink():
+            left.rename(target)
 
 
 def _write(path: Path, raw: bytes) -> None:

@@ -134,7 +134,8 @@ class RayExecutor:
 
     def _answer(self, reference: object) -> Answer:
         try:
-            return self._ray.get(reference)
+            answer: Answer = self._ray.get(reference)
+            return answer
         except self._ray.exceptions.RayError as error:  # its worker died more often than Ray retries
             return Answer(f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
