@@ -162,7 +162,7 @@ CASES = {
     "one_stream_head": lambda: every(lambda _: {"head_share": 0.99}),
     "few_values": lambda: read(matrices=first(READINGS.matrices, distinct=0.02)),
     "spectrum_outlier": lambda: read(matrices=first(READINGS.matrices, edge=1.0)),
-    "tails_outlier": lambda: read(matrices=first(READINGS.matrices, tails=9.0)),
+    "tails_outlier": lambda: read(matrices=first(READINGS.matrices, tails=1.2)),
     "misfit": lambda: read(responses=one(READINGS.responses, response=0.5)),
     "norm_eps": lambda: read(norms=one(READINGS.norms, eps=0.1, share=0.4)),
     "copied_experts": lambda: read(expert_twins=(ExpertTwin(ODD, 1, 3, 0.998),)),

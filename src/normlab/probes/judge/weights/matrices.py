@@ -137,7 +137,7 @@ def few_values(f: Evidence) -> Verdict | None:
 
 def spectrum_outlier(f: Evidence) -> Verdict | None:
     """Training lifts the largest singular value out of the noise; a layer that was started anew lost it."""
-    found = odd_layers(f, _whole(f), lambda row: row.edge, least=LIMITS.edge)
+    found = odd_layers(f, _whole(f), lambda row: row.edge, least=LIMITS.edge, high=False)
     if not found:
         return None
     name, worst = found[0]
@@ -150,8 +150,8 @@ def spectrum_outlier(f: Evidence) -> Verdict | None:
 
 
 def tails_outlier(f: Evidence) -> Verdict | None:
-    """Entries of another distribution: clipped, rounded, pruned, or a few that are huge."""
-    found = odd_layers(f, _whole(f), lambda row: row.tails, least=LIMITS.tails)
+    """Entries of a narrower distribution: clipped or rounded. A few huge ones feed massive activations and are no fault."""
+    found = odd_layers(f, _whole(f), lambda row: row.tails, least=LIMITS.tails, high=False)
     if not found:
         return None
     name, worst = found[0]
@@ -164,8 +164,11 @@ def tails_outlier(f: Evidence) -> Verdict | None:
 
 
 def misfit(f: Evidence) -> Verdict | None:
-    """A matrix that does not fit what it reads: of another model, another layer, or in another basis."""
-    found = odd_layers(f, f.readings.responses, lambda row: row.response, least=LIMITS.response)
+    """A matrix that does not fit what it reads: of another model, another layer, or in another basis.
+
+    One that fits better than all around it belongs to massive activations in healthy models.
+    """
+    found = odd_layers(f, f.readings.responses, lambda row: row.response, least=LIMITS.response, high=False)
     if not found:
         return None
     name, worst = found[0]
