@@ -39,8 +39,7 @@ def terminal_laws(bench: Bench) -> Findings:
     betas = [0.5 * k for k in range(1, 21)]
     ratio = [_first("peri_norm", beta) / _first("post_norm", beta) for beta in betas]
     found.append(number("initial velocity, peri_norm over post_norm, smallest over beta", min(ratio), exact=True))
-    settings = {"n": N, "beta": BETA, "betas of the ratio": "0.5 to 10", "tau": 2.5, "start": "orthogonal"}
-    return Findings(found, settings)
+    return Findings(found, {"n": N, "beta": BETA, "betas of the ratio": "0.5 to 10", "tau": 2.5, "start": "orthogonal"})
 
 
 def _long(end: float) -> np.ndarray:

@@ -57,8 +57,8 @@ def early_qk(bench: Bench) -> Findings:
     plain = [trained_loss(seed, bench.folder / f"plain-{seed}") for seed in bench.seeds]
     cooler = [trained_loss(seed, bench.folder / f"early-{seed}", early=0.25) for seed in bench.seeds]
     found = [early_times(), number(metric, plain, "plain"), number(metric, cooler, "early QK / 4")]
-    shape = {"layers": DEPTH, "d": WIDTH, "initial deviation": "d^-1/2"}
-    return Findings(found, {**shape, "steps": STEPS, "batch": f"{BATCH} x {LENGTH} bytes"})
+    shape = f"{DEPTH} layers of width {WIDTH}, initial deviation d^-1/2"
+    return Findings(found, {"shape": shape, "steps": STEPS, "batch": f"{BATCH} x {LENGTH} bytes"})
 
 
 @measure("null-held-out-loss-of-small-early-qk", seeds=20, seconds=15)

@@ -55,7 +55,8 @@ def synchronisation(bench: Bench) -> Findings:
 def speeds(schemes: tuple[str, ...], n: int, d: int, seeds: tuple[int, ...]) -> np.ndarray:
     """|theta'| at t = 0 for a uniform start at beta = 1, of shape (schemes, seeds)."""
     setting = Setting(n=n, d=d, beta=1.0, time=1e-6, samples=2, seeds=seeds, relative=1e-2, absolute=1e-2)
-    return simulate(schemes, setting).speed[:, :, 0]
+    found: np.ndarray = simulate(schemes, setting).speed[:, :, 0]
+    return found
 
 
 @measure("initial-speed", seeds=5, seconds=20)
@@ -86,8 +87,8 @@ def speed_ratio(bench: Bench) -> Findings:
     stated_d = [min(d / math.log(2048), math.sqrt(2048 / math.log(2048))) for d in ds]
     least = np.minimum((by_n / stated_n).min(-1), (by_d / stated_d).min(-1))
     found = [
-        curve("speed ratio by n at d = 2048", ns, by_n, axis="n"),
-        curve("speed ratio by d at n = 2048", ds, by_d, axis="d"),
+        curve("speed ratio by n at d = 2048", ns, by_n.tolist(), axis="n"),
+        curve("speed ratio by d at n = 2048", ds, by_d.tolist(), axis="d"),
         number("speed ratio over min(d / log n, sqrt(n / log n)), smallest of the sweep", least.tolist()),
     ]
     return Findings(found, {"beta": 1.0, "start": "uniform", "arms": "peri_norm over post_norm"})
@@ -144,7 +145,7 @@ def energies(bench: Bench) -> Findings:
 def _slope_ratio(scheme: str, theta: np.ndarray, seed: int, *, t: float = 1.0, step: float = 1e-5) -> float:
     """A central difference of the energy along the equation of motion, over the formula; radii are drawn at random."""
     n, d = theta.shape
-    radius = np.random.default_rng([seed, 5]).uniform(0.5, 2.0, n)
+    radius: np.ndarray = np.random.default_rng([seed, 5]).uniform(0.5, 2.0, (n,))
     system = ParticleSystem([scheme_field(scheme)], [seed], n, 3.0, Draw("identity", d))
     state = system.pack(theta[None], radius[None])
     moved, _ = system.unpack(system.rhs_from(t)(t, state))
