@@ -77,7 +77,7 @@ CLAIMS = (
         "Warm-up prevents that: it lowers Post-Norm's loss.",
         PAPER,
         Difference("best loss", "post_norm, no warm-up", "post_norm, warm-up", 1, 0.2, margin=0.1),
-        evidence="warmup",
+        evidence="warmup-map",
         look="normlab stability --schemes post_norm,pre_norm",
     ),
     Claim(
@@ -133,7 +133,7 @@ CLAIMS = (
         "Pre-Norm needs no warm-up.",
         PAPER,
         Difference("best loss", "pre_norm, no warm-up", "pre_norm, warm-up", -1, 0.1, margin=-0.1),
-        evidence="warmup",
+        evidence="warmup-map",
         note="Leaving it out costs less than 0.1 nats.",
     ),
     Claim(
@@ -141,7 +141,7 @@ CLAIMS = (
         "Pre-Norm takes larger learning rates.",
         PAPER,
         Difference("highest rate that learns", "pre_norm", "post_norm", 1, 0.7, ratio=True, margin=0.69),
-        evidence="rates",
+        evidence="rates-map",
         note="By a factor of two or more.",
     ),
     Claim(

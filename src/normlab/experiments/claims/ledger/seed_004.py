@@ -56,7 +56,7 @@ CLAIMS = (
                 Difference("best loss", "post_norm, no warm-up", "post_norm, warm-up", 1, 0.2, margin=0.1),
             )
         ),
-        evidence="warmup",
+        evidence="warmup-map",
     ),
     Claim(
         "004-06",

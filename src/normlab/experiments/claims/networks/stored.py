@@ -24,6 +24,7 @@ class StoredRun:
     loss: float
     verdict: str
     gradient_spikes: int
+    seconds: float
 
     @property
     def learned(self) -> bool:
@@ -40,7 +41,7 @@ def stored_runs(name: str, *, scheme: str, warmup: int) -> list[StoredRun]:
     return [
         StoredRun(
             row["scheme"], int(row["depth"]), float(row["lr"]), int(row["warmup"]), int(row["seed"]),
-            float(row["loss"] or "nan"), row["verdict"], int(row["gradient_spikes"]),
+            float(row["loss"] or "nan"), row["verdict"], int(row["gradient_spikes"]), float(row["seconds"]),
         )
         for row in rows
     ]  # fmt: skip
