@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 WORKERS ?= 2
 
-.PHONY: demo test test-cpus test-slow coverage clinic families faults audit lint format bench clean help
+.PHONY: demo test test-cpus test-slow coverage clinic families faults audit lint format bench long-runs clean help
 help:
-	@echo "make demo | test | test-cpus | test-slow | coverage | clinic | families | faults | audit | lint | format | bench | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+	@echo "make demo | test | test-cpus | test-slow | coverage | clinic | families | faults | audit | lint | format | bench | long-runs | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
@@ -51,13 +51,13 @@ families: $(DEV)
 	@$(BIN)/python tools/families.py $(FAMILIES)
 
 # Kills, signals, full disks, damaged files and fuzzed input; the table says what was tried, survived and lost.
-#   make faults HOURS=2
+# It goes on where it was stopped (build/faults.jsonl).   make faults HOURS=2   make faults WRITE=1: the table into the docs
 faults: $(DEV)
-	$(BIN)/python -m tools.faults $(if $(HOURS),--kills 1000000 --cases 100000 --minutes $$(( $(HOURS) * 60 )))
+	$(BIN)/python -m tools.faults $(if $(HOURS),--kills 1000000 --cases 100000 --minutes $$(( $(HOURS) * 60 ))) $(if $(WRITE),--write)
 
 # Known weaknesses of the tested versions; needs the network, and says so where there is none.
 audit: $(DEV)
-	@sh tools/audit.sh $(BIN)
+	@$(BIN)/python tools/audit.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -67,6 +67,11 @@ lint: $(DEV)
 format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The runs that take hours, in slices: stop it at any time, start it again, and it goes on. RUNS is where they are kept.
+RUNS ?= runs/long
+long-runs: $(DEV)
+	$(BIN)/python tools/long_runs.py $(RUNS)
 
 bench: $(BENCH)
 	@$(BIN)/python -m benchmarks

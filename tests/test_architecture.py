@@ -15,8 +15,8 @@ RANKS = {
     "errors": -1, "files": 0, "config": 1, "numbers": 1, "stats": 1, "store": 2, "results": 2, "report": 2,
     "schemes": 3, "model": 4, "tasks": 5, "observe": 5, "testing": 6,
     "training": 6, "probes": 6.5, "dynamics": 6, "theory": 6,
-    "experiments": 7, "surgery": 7, "integrations": 7,
-    "ui": 8, "cli": 9,
+    "surgery": 6.8, "experiments": 7, "integrations": 7,
+    "hf": 8, "ui": 8, "cli": 9,
 }  # fmt: skip
 # Optional packages, and the one module that may import each.
 LONE_IMPORTS = {"ray", "lightning", "starlette"}

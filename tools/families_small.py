@@ -25,7 +25,7 @@ SIZES: tuple[tuple[str, object], ...] = (
     (r"_lora_rank$|^index_n_heads$", 8),
     (r"^index_topk$", 8),
     (r"expert.*(ffn|intermediate|hidden)_(size|dim)$|moe_(intermediate|ffn).*size$|shared_expert_intermediate_size$", 16),
-    (r"^(num_experts_per_tok|moe_k|num_experts_per_topk|moe_top_?k|num_experts_per_token|top_k_experts|moe_topk|num_selected_experts)$", 2),
+    (r"^(num_experts_per_(tok|topk|token)|moe_k|moe_top_?k|top_k_experts|moe_topk|num_selected_experts)$", 2),
     (r"^(num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_routed_experts)$", 4),
     (r"^(n_shared_experts|num_shared_experts|moe_num_shared_experts)$", 1),
     (r"^(n_group|topk_group|num_expert_group|moe_n_group|expert_group)$", 1),
@@ -56,6 +56,7 @@ LATENT = {"num_key_value_heads": 4, "qk_rope_head_dim": 8, "head_dim": 8, "qk_no
 # What the names do not say.
 SPECIAL: dict[str, dict[str, object]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "codegen": {"rotary_dim": 4},
     "convbert": {"conv_kernel_size": 3, "head_ratio": 1},
     "deepseek_v2": {"num_experts_per_tok": 2},

@@ -18,6 +18,7 @@ _EXPORTS = {
     "Transformer": "normlab.model",
     "TransformerConfig": "normlab.model",
     "diagnose": "normlab.probes.diagnose",
+    "diagnose_change": "normlab.probes.change",
     "Monitor": "normlab.probes.monitor",
     "EMA": "normlab.training",
     "BEMA": "normlab.training",
@@ -27,6 +28,10 @@ _EXPORTS = {
     "compare": "normlab.experiments.api",
     "stability": "normlab.experiments.api",
     "lengthgen": "normlab.experiments.api",
+    "claims": "normlab.experiments.claims.book",
+    "swap": "normlab.surgery.swap",
+    "fold": "normlab.surgery.fold",
+    "prune": "normlab.surgery.prune",
     "NormlabError": "normlab.errors",
     "ConfigError": "normlab.errors",
     "InputError": "normlab.errors",
@@ -46,7 +51,7 @@ _MODULES = (
     "training",
 )
 # Rooms that need an optional package: `nl.hf`, `nl.lightning`. Not in __all__, so that a star import needs neither.
-_OPTIONAL = {"hf": "normlab.integrations.hf_trainer", "lightning": "normlab.integrations.lightning"}
+_OPTIONAL = {"hf": "normlab.hf", "lightning": "normlab.integrations.lightning"}
 
 __all__ = ["__version__", *sorted(_EXPORTS), *_MODULES]
 
@@ -57,16 +62,21 @@ if TYPE_CHECKING:
     from normlab.experiments.api import compare as compare
     from normlab.experiments.api import lengthgen as lengthgen
     from normlab.experiments.api import stability as stability
+    from normlab.experiments.claims.book import claims as claims
     from normlab.model import Transformer as Transformer
     from normlab.model import TransformerConfig as TransformerConfig
     from normlab.model.cost import Cost as Cost
     from normlab.model.cost import cost as cost
     from normlab.model.pipeline import Pipeline as Pipeline
+    from normlab.probes.change import diagnose_change as diagnose_change
     from normlab.probes.diagnose import diagnose as diagnose
     from normlab.probes.monitor import Monitor as Monitor
     from normlab.schemes import SCHEMES as SCHEMES
     from normlab.schemes import register as register
     from normlab.schemes import scheme as scheme
+    from normlab.surgery.fold import fold as fold
+    from normlab.surgery.prune import prune as prune
+    from normlab.surgery.swap import swap as swap
     from normlab.training import BEMA as BEMA
     from normlab.training import EMA as EMA
 

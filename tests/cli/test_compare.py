@@ -94,3 +94,37 @@ def test_bad_use_is_a_sentence(options, sentence, tmp_path, capsys):
     assert "Traceback" not in said.err
     assert said.out == ""
     assert not (tmp_path / "out" / "sweep.json").exists()  # the corrected command is not another sweep
+
+
+def test_a_preset_whose_options_are_overridden(tmp_path, capsys):
+    given = [
+        "--schemes",
+        "pre_norm,peri_norm",
+        *TINY,
+        "--tokens",
+        "320",
+        "--lrs",
+        "1e-3",
+        "--seeds",
+        "1",
+        "--workers",
+        "1",
+    ]
+    assert run(["compare", "--preset", "ladder-small", *given, "--out", str(tmp_path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    (setting,) = result["settings"]
+    assert setting["setting"]["recipe"] == "authors"
+    assert (
+        len(list((tmp_path / "tuning").glob("*/summary.json"))) == 4
+    )  # two seeds, two schemes, a quarter of the length
+    assert len(result["cells"]) == 2
+    assert run(["compare", "--preset", "lader"]) == 2
+    assert "ladder" in capsys.readouterr().err
+
+
+def test_muon(tmp_path, capsys):
+    given = [*TINY, "--tokens", "160", "--lrs", "1e-3", "--seeds", "1", "--workers", "1", "--optimizer", "muon"]
+    assert run(["compare", "--schemes", "pre_norm", *given, "--out", str(tmp_path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["settings"][0]["setting"]["optimizer"] == "muon"
+    assert result["cells"][0]["status"] == "finished"

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ def test_a_folder_is_diagnosed_and_everything_is_written(llama, text, tmp_path, 
     assert diagnose(llama, "--text", text, "--csv", tmp_path / "layers.csv", out=tmp_path / "out") == 0
     shown = capsys.readouterr().out
     assert "3 x LlamaDecoderLayer, pre_norm" in shown
-    assert "attention_dispersion" in shown  # random weights: attention is uniform
+    assert "attention spread evenly" in shown  # random weights: attention is uniform
     assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
     found = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
     assert found[0]["identity_error"] < 1e-4
@@ -84,11 +85,61 @@ def test_json_owns_stdout_and_strict_sets_the_exit_code(llama, text, tmp_path, c
     assert not (tmp_path / "report.html").exists()
 
 
+def test_the_folder_of_the_report_is_asked_for_before_the_work(llama, text, tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file")
+    assert diagnose(llama, "--text", text, out=tmp_path / "taken" / "below") == 2
+    shown = capsys.readouterr().err
+    assert "nothing can be written to --out" in shown
+    assert "loading" not in shown  # no model was read
+
+
+def test_notes_do_not_fail_a_strict_run(monkeypatch, llama, text, tmp_path):
+    from normlab.probes import diagnose as module
+
+    judged = module.judge
+    monkeypatch.setattr(module, "judge", lambda evidence: tuple(replace(v, severity="note") for v in judged(evidence)))
+    assert diagnose(llama, "--text", text, "--strict", "--no-html", "--no-skips", out=tmp_path) == 0
+
+
+def test_a_budget_of_seconds_leaves_out_and_says_so(llama, text, tmp_path, capsys):
+    assert diagnose(llama, "--text", text, "--max-seconds", "600", "--json", "--no-html", out=tmp_path) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+    assert diagnose(llama, "--text", text, "--max-seconds", "0", out=tmp_path) == 2
+
+
+def test_two_checkpoints_of_one_model(llama, text, tmp_path, capsys):
+    after = tmp_path / "after"
+    model = save_model(after)
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.mul_(30)
+    model.save_pretrained(after)
+    assert diagnose(llama, after, "--text", text, out=tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    assert "layer 1 moved most" in " ".join(shown.split())
+    assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
+    held = json.loads((tmp_path / "out" / "change.json").read_text())
+    assert held["layers"][0]["drift"] == 0
+    assert held["layers"][1]["most"] == "mlp.down_proj"
+    assert held["layers"][1]["most_drift"] == pytest.approx(29, rel=1e-4)
+    assert "What changed" in (tmp_path / "out" / "report.html").read_text()
+    assert diagnose(llama, after, "--text", text, "--json", "--no-html", "--no-skips", out=tmp_path / "out") == 0
+    assert json.loads(capsys.readouterr().out)["headline"].startswith("The loss")
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_text_is_as_wide_as_the_terminal(llama, text, tmp_path, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert diagnose(llama, "--text", text, "--no-html", out=tmp_path) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("written: ")]
+    assert width - 20 < max(map(len, lines)) <= width
+
+
 def test_several_models_in_one_report(llama, text, tmp_path, capsys):
     save_model(tmp_path / "bert", "BertForMaskedLM", "BertConfig")
     assert diagnose(llama, tmp_path / "bert", "--text", text, "--no-skips", out=tmp_path / "out") == 0
     shown = capsys.readouterr().out
-    assert "post_norm" in shown.splitlines()[-3]
+    assert any(line.startswith("bert") and "post_norm" in line for line in shown.splitlines())
+    assert "not one before and after" in shown
     assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Side by side" in page
@@ -175,7 +226,10 @@ def test_nan_weights_are_a_verdict_not_a_crash(text, tmp_path, capsys):
         model.model.layers[1].mlp.down_proj.weight[0, 0] = float("nan")
     model.save_pretrained(tmp_path / "nan")
     assert diagnose(tmp_path / "nan", "--text", text, out=tmp_path / "out") == 0
-    assert "non_finite: NaN or infinity in weights model.layers.1.mlp.down_proj.weight" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "[FAULT] numbers that are not finite: NaN or infinity in weights model.layers.1.mlp.down_proj.weight" in shown
+    )
 
 
 def bad(llama, vit, text, tmp_path):
@@ -214,6 +268,7 @@ def bad(llama, vit, text, tmp_path):
     return {
         "no model": ([strange, "--text", text], "is not a model folder"),
         "no folder": (["./nowhere", "--text", text], "there is no folder or file"),
+        "misspelt": ([str(llama) + "a", "--text", text], "did you mean"),
         "empty text": ([llama, "--text", empty], "is empty"),
         "no text": ([llama, "--text", tmp_path / "missing.txt"], "cannot read the text"),
         "short text": ([llama, "--text", short], "less than one window of 32"),
@@ -226,7 +281,7 @@ def bad(llama, vit, text, tmp_path):
         "bad tokens": ([llama, "--tokens", numbers], "cannot read token ids"),
         "unknown package": (["package:no-such-thing", "--text", text], "is not installed here"),
         "two texts": ([bart, "--text", text], "is an encoder-decoder (bart)"),
-        "unknown id": (["no-such-user/no-such-model", "--text", text], "could not be loaded"),
+        "unknown id": (["no-such-user/no-such-model", "--text", text], "there is no folder 'no-such-user/"),
         "no repeated layers": ([flat, "--text", text], "has no repeated layers"),
         "another vocabulary": ([llama, "--text", foreign], "do not belong together"),
         "torn weights": ([torn, "--text", text], "could not be loaded"),

@@ -88,3 +88,17 @@ def test_help_loads_neither_torch_nor_scipy():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.endswith("[False, False]\n")
+
+
+def test_steps_and_temperatures_as_formulas(capsys, tmp_path):
+    shape = ["--n", "32", "--time", "5", "--out", str(tmp_path), "--json"]
+    assert run(["dynamics", "--schemes", "ngpt", "--alpha", "1/(1+t)", *shape]) == 0
+    found = json.loads(capsys.readouterr().out)["schemes"]["ngpt"]
+    assert found["law"] == "clocked"
+    assert run(["dynamics", "--schemes", "post", "--heat", "0.2 + 0.8*min(t/2.5, 1)", *shape]) == 0
+    cooler = json.loads(capsys.readouterr().out)["schemes"]["post_norm"]
+    assert cooler["constant_theory"] is None, "no closed form where beta varies"
+    assert run(["dynamics", "--schemes", "ngpt", "--alpha", "t", *shape]) == 2
+    assert "must be positive" in capsys.readouterr().err
+    assert run(["dynamics", "--schemes", "ngpt", "--alpha", "sin(t)", *shape]) == 2
+    assert "a formula in t" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import normlab as nl
-from normlab.model.attention import ADAPTIVE_POLYNOMIAL, Pass
+from normlab.model.attention import ADAPTIVE_POLYNOMIAL, Pass, sparsemax, top_k_weights
 from normlab.model.positions import rope_table, rotate, sinusoidal
 
 
@@ -130,3 +130,48 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(model(tokens), model(tokens))
     model.eval()
     assert torch.equal(model(tokens), model(tokens))
+
+
+def test_sparsemax_is_the_nearest_point_of_the_simplex():
+    """By its definition: non-negative, sums to 1, and no other point of the simplex is nearer."""
+    logits = torch.randn(50, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p = sparsemax(logits)
+    assert torch.allclose(p.sum(-1), torch.ones(50, dtype=torch.float64), atol=1e-12)
+    assert p.min() >= 0
+    assert 0 < int((p == 0).sum()) < p.numel()
+    other = torch.rand(200, 50, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 1e-6
+    other = torch.cat([other / other.sum(-1, keepdim=True), 0.999 * p[None] + 0.001 / 7])
+    assert ((other - logits).square().sum(-1) >= (p - logits).square().sum(-1) - 1e-12).all()
+    assert torch.equal(sparsemax(torch.tensor([[3.0, 1.0, -1e30]])), torch.tensor([[1.0, 0.0, 0.0]]))
+    assert torch.allclose(sparsemax(torch.zeros(1, 4)), torch.full((1, 4), 0.25))
+
+
+def test_sparsemax_has_its_gradient():
+    logits = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    assert torch.autograd.gradcheck(sparsemax, (logits,))
+
+
+def test_top_k_looks_at_the_largest_alone():
+    logits = torch.tensor([[1.0, 3.0, 2.0, -1e30]])
+    want = torch.tensor([[0.0, 3.0, 2.0, 0.0]])
+    found = top_k_weights(logits, 2)
+    assert torch.equal(found > 0, want > 0)
+    assert torch.allclose(found[0, 1:3], torch.tensor([3.0, 2.0]).softmax(0))
+    assert torch.equal(top_k_weights(logits, 9), logits.softmax(-1))
+
+
+@pytest.mark.parametrize(("kind", "weights"), [("sparsemax", sparsemax), ("top_k", lambda z: top_k_weights(z, 2))])
+def test_sparse_attention_by_hand(kind, weights):
+    module = attention(softmax=kind)
+    x = X / 10
+    y = module(x, Pass())
+    q, k, v = (x @ module.matrices()[role].double().T for role in ("query", "key", "value"))
+    d = module.head_dim
+    result = torch.zeros_like(y)
+    for b in range(2):
+        for head in range(4):
+            own = slice(head * d, (head + 1) * d)
+            for t in range(6):
+                logits = (k[b, : t + 1, own] @ q[b, t, own]) / math.sqrt(d)
+                result[b, t, own] = weights(logits[None])[0] @ v[b, : t + 1, own]
+    assert torch.allclose(y, result @ module.matrices()["out"].double().T, atol=1e-6)

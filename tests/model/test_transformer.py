@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -191,3 +193,20 @@ def test_checkpointing_with_the_value_residual():
     model.enable_checkpointing()
     for one, two in zip(plain, gradients(), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler looks at its inputs' gradients
+@pytest.mark.parametrize("scheme", ["pre_norm", "attn_res", "mhc"])
+def test_compiled_branches_are_the_same_function(scheme):
+    """Values and gradients; the names of parameters stay, so checkpoints do."""
+    torch._dynamo.reset()
+    config = nl.TransformerConfig(vocab_size=17, dim=16, depth=2, heads=2, scheme=scheme)
+    torch.manual_seed(0)
+    plain, tokens = nl.Transformer(config), torch.arange(10).view(2, 5)
+    compiled = copy.deepcopy(plain).compile_branches(backend="aot_eager", fullgraph=True)
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    for model in (plain, compiled):
+        model(tokens).square().sum().backward()
+    torch.testing.assert_close(compiled(tokens), plain(tokens))
+    for (name, a), b in zip(compiled.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, msg=name)

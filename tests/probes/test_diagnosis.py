@@ -24,7 +24,7 @@ def found():
 
 
 def test_the_stored_files_are_there():
-    assert {path.stem for path in STORED} == {"minilm", "smollm2"}
+    assert {path.stem for path in STORED} >= {"minilm", "smollm2"}
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)

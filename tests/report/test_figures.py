@@ -6,7 +6,20 @@ from itertools import pairwise
 
 from normlab.report import Page
 from normlab.report.colours import PALETTE
-from normlab.report.figures import band, figure, heatmaps, intervals, line, small_multiples, theory, ticks
+from normlab.report.figures import (
+    band,
+    bars,
+    every_so_many,
+    figure,
+    heatmaps,
+    intervals,
+    line,
+    log_ticks,
+    marked,
+    small_multiples,
+    theory,
+    ticks,
+)
 
 
 def test_panels_share_axes_and_legend():
@@ -70,3 +83,29 @@ def test_intervals_reach_from_low_to_high_and_one_seed_is_an_open_circle():
     assert [t["marker"]["symbol"] for t in drawn["data"]] == ["circle-open", "circle"]
     assert height > 90
     assert drawn["layout"]["shapes"][0]["x0"] == 0
+
+
+def test_ticks_of_a_logarithmic_axis_are_numbers_that_people_say():
+    assert log_ticks([1.5, 40.0])["ticktext"] == ["1", "2", "5", "10", "20", "50", "100", "200", "500"]
+    assert log_ticks([1e-4, 1.0])["ticktext"] == ["0.0001", "0.001", "0.01", "0.1", "1"]
+    assert log_ticks([None, 0.0, -1.0, float("nan")]) == {}
+    assert len(log_ticks([1e-30, 1.0])["tickvals"]) <= 10
+
+
+def test_every_so_many():
+    assert every_so_many(4) == [0, 1, 2, 3]
+    assert every_so_many(30) == [0, 5, 10, 15, 20, 25, 29]
+    assert every_so_many(101)[-1] == 100
+    assert every_so_many(0) == []
+
+
+def test_marks_join_neighbours_and_name_each_kind_once():
+    drawn = marked({3: "warn", 4: "warn", 7: "bad", 9: "warn"})
+    assert [(shape["x0"], shape["x1"]) for shape in drawn] == [(2.5, 4.5), (6.5, 7.5), (8.5, 9.5)]
+    assert [shape["showlegend"] for shape in drawn] == [True, True, False]
+    assert all(shape["layer"] == "below" for shape in drawn)
+
+
+def test_bars_have_error_bars_where_there_is_an_error():
+    assert bars([0, 1], [1.0, 2.0], "a", reach=[0.1, None])["error_y"]["array"] == [0.1, None]
+    assert "error_y" not in bars([0], [1.0], "a")

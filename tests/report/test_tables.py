@@ -5,7 +5,17 @@ import math
 import pytest
 
 from normlab.report import Page
-from normlab.report.tables import all_columns, csv_text, html_table, layout, markdown_table, plain_text, terminal_table
+from normlab.report.tables import (
+    Column,
+    all_columns,
+    csv_text,
+    fitted,
+    html_table,
+    layout,
+    markdown_table,
+    plain_text,
+    terminal_table,
+)
 
 ROWS = [{"scheme": "a|b", "loss": 1.23456, "on": True}, {"scheme": "=1+1", "loss": math.nan, "more": 3}]
 
@@ -45,3 +55,24 @@ def test_html_is_escaped_and_markdown_keeps_its_columns():
     assert '<td class="number">1</td>' in drawn
     assert markdown_table(ROWS, ["scheme", "loss"]).splitlines()[2] == "| a\\|b | 1.235 |"
     assert terminal_table(ROWS, title="x").row_count == 2
+
+
+def test_a_table_fits_and_no_two_cells_touch():
+    columns = [
+        Column("layer", ("0", "1"), 9),
+        Column("large", ("-123456.789", "1e+30"), 1),
+        Column("name", ("a", "bcd"), 5, text=True),
+    ]
+    lines, dropped = fitted(columns, width=80)
+    assert lines == [
+        "layer        large  name",
+        "------------------------",
+        "    0  -123456.789  a",
+        "    1        1e+30  bcd",
+    ]
+    assert dropped == []
+    lines, dropped = fitted(columns, width=20)
+    assert dropped == ["large"]
+    assert max(map(len, lines)) <= 20
+    assert fitted([Column("a long name", ("x" * 50,), text=True)], width=10)[0][2] == "xxxxxxxxx…"
+    assert fitted([], width=10) == ([], [])

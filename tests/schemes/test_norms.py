@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad, jvp, vmap
 
-from normlab.schemes.norms import RMSNorm, rms_norm
+from normlab.schemes.norms import RMSNorm, make_norm, rms_norm
 
 EPS = 1e-5
 SHAPES = [(3, 7, 48), (5, 1), (2, 3, 4, 16), (33,)]
@@ -128,3 +128,11 @@ def test_no_warning_and_empty_batches() -> None:
         assert norm.weight.grad is not None
         assert norm.weight.grad.tolist() == [0.0] * 8
         assert norm(torch.zeros(2, 8)).tolist() == [[0.0] * 8] * 2
+
+
+def test_l2_norm_has_the_length_of_its_gain() -> None:
+    norm = make_norm("l2", 16, eps=0.0).double()
+    x = torch.randn(3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(norm(x).norm(dim=-1), torch.ones(3, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(norm(x), F.normalize(x, dim=-1), atol=1e-12)
+    assert torch.allclose(norm(x) * 4, reference(x, torch.ones(16, dtype=torch.float64), 0.0), atol=1e-12)

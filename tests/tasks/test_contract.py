@@ -15,6 +15,7 @@ ALL = [
     *[("tomita", {"number": n}) for n in range(1, 8)],
     ("tomita", {"number": 6, "source": "strings"}),
     ("text", {}),
+    ("masked_text", {}),
 ]
 
 

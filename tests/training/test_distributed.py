@@ -132,3 +132,33 @@ def _refused(done, sentence):
     assert "Traceback" not in ours
     assert sentence in report.strip().splitlines()[-2]
     assert "normlab/" not in report
+
+
+LISTENING = """
+import os
+from normlab.training.distributed import process_group
+with process_group() as group:
+    sockets = {os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{n}")}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for row in open(table).read().splitlines()[1:]:
+            fields = row.split()
+            if f"socket:[{fields[9]}]" in sockets:
+                what = "listens" if fields[3] == "0A" else "talks"
+                os.write(1, f"rank {group.rank} {what} {fields[1].partition(':')[0]}\\n".encode())  # whole lines
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs Linux")
+def test_ranks_on_one_machine_listen_to_this_machine_only(tmp_path):
+    """What gloo opens; the meeting point of torchrun is a process of its own, and listens where it is told."""
+    script = tmp_path / "listening.py"
+    script.write_text(LISTENING)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    environment = {key: value for key, value in os.environ.items() if key != "GLOO_SOCKET_IFNAME"}
+    environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("rank")]
+    assert {row[1] for row in rows if row[2] == "listens"} == {"0", "1"}, done.stdout
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    assert {row[3] for row in rows if row[2] == "listens"} <= loopback

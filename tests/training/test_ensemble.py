@@ -167,3 +167,32 @@ def test_bad_ensembles():
         Ensemble([model(scheme="post_norm"), model(scheme="sqrt_scaling")], GROUND, [config(), config()], "unused")
     with pytest.raises(ConfigError, match="share 'steps'"):
         Ensemble([model(), model()], GROUND, [config(), config(steps=9)], "unused")
+
+
+def score(m):
+    return {"first": float(next(m.parameters()).flatten()[0])}
+
+
+def test_scores_on_the_way_and_a_pause_change_nothing(tmp_path):
+    """Paused at a step and continued: the logs, with the scores on the way, are those of one go."""
+    settings = [config(seed, evaluate_at=(5, 12)) for seed in range(2)]
+
+    def made(folder):
+        return Ensemble([model(s) for s in range(2)], GROUND, settings, tmp_path / folder, evaluate=score, quiet=True)
+
+    whole = made("whole").run()
+    assert made("parts").run(until=9) == []
+    assert not (tmp_path / "parts" / "member-0" / "summary.json").exists()
+    parts = made("parts").run()
+    for i in range(2):
+        logs = [read_log(tmp_path / name / f"member-{i}" / "log.jsonl") for name in ("whole", "parts")]
+        assert logs[0] == logs[1]
+        assert [r["step"] for r in logs[0] if r["kind"] == "evaluation"] == [5, 12]
+        assert whole[i]["weights"] == parts[i]["weights"]
+
+
+def test_muon_is_not_stacked():
+    settings = [config(seed, optimizer="muon") for seed in range(9)]
+    assert choose([model(0)] * 9, settings[0]).how == "separate"
+    with pytest.raises(ConfigError, match="adamw"):
+        Ensemble([model(0)], GROUND, settings[:1], "nowhere")

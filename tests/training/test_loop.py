@@ -160,3 +160,26 @@ def test_bad_settings():
         TrainConfig(bach=3)
     with pytest.raises(InputError, match="at most 7 distinct"):
         make("unused", length=8)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_pause_at_a_step_changes_nothing(tmp_path, optimizer):
+    ground = task("set_complement", vocab=8)
+    settings = TrainConfig(steps=12, batch=4, length=6, log_every=1, schedule={"warmup": 2}, optimizer=optimizer,
+                           evaluate_at=(4, 9))  # fmt: skip
+
+    def made(folder):
+        torch.manual_seed(0)
+        model = Transformer(TransformerConfig(vocab_size=8, dim=8, depth=2, heads=2))
+        return Trainer(model, ground, settings, tmp_path / folder, evaluate=lambda m: {"x": 1.0}, quiet=True)
+
+    whole = made("whole").run()
+    assert made("parts").run(until=7) == {}
+    parts = made("parts").run()
+    assert whole["loss"] == parts["loss"]
+    logs = [
+        [{k: v for k, v in r.items() if k != "seconds"} for r in read_log(tmp_path / name / "log.jsonl")]
+        for name in ("whole", "parts")
+    ]
+    assert logs[0] == logs[1]
+    assert [r["step"] for r in logs[0] if r["kind"] == "evaluation"] == [4, 9]

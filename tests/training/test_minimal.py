@@ -7,6 +7,8 @@ from normlab.tasks import task
 from normlab.training import TrainConfig, Trainer, cross_entropy
 from normlab.training.minimal import SCHEMES, FastMinimal, attention_rows, entropy, tables, why_not
 
+ARMS = (*SCHEMES, "pre_norm(final_norm=false)", "peri_norm(final_norm=false)", "res_norm(final_norm=false)")
+
 
 def model(scheme="pre_norm", v=12, *, dim=None, seed=0, spread=0.3, **options):
     torch.manual_seed(seed)
@@ -42,7 +44,7 @@ GROUNDS = {
 }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ARMS)
 @pytest.mark.parametrize("ground", GROUNDS)
 def test_equals_the_general_model_in_float64(scheme, ground):
     ground = task("set_complement", **GROUNDS[ground])
@@ -51,15 +53,15 @@ def test_equals_the_general_model_in_float64(scheme, ground):
     compare(model(scheme).double(), ground, batch, 1e-12)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ARMS)
 @pytest.mark.parametrize("tied", [False, True])
 def test_equals_the_general_model_at_full_size(scheme, tied):
     ground = task("set_complement", vocab=32)
     batch = ground.sample(256, 31, torch.Generator().manual_seed(1))
-    compare(model(scheme, v=32, tie_embeddings=tied), ground, batch, 1e-6)
+    compare(model(scheme, v=32, tie_embeddings=tied), ground, batch, 3e-6)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ARMS)
 def test_scores_of_hundreds_do_not_underflow(scheme):
     """A prefix may hold only tokens whose scores are hundreds below the best of the vocabulary."""
     made, ground = model(scheme, spread=0.0).double(), task("set_complement", vocab=12)
@@ -80,11 +82,11 @@ def test_large_logits_take_a_shift_of_their_own(size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ARMS)
 def test_compiled_equals_the_general_model(scheme):
     ground = task("set_complement", vocab=12)
     batch = ground.sample(16, 11, torch.Generator().manual_seed(1))
-    compare(model(scheme), ground, batch, 1e-6, compiled=True)
+    compare(model(scheme), ground, batch, 3e-6, compiled=True)
 
 
 def test_a_run_on_the_fast_path_follows_the_general_one(tmp_path):

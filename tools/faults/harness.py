@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from normlab.errors import NormlabError
@@ -40,23 +40,6 @@ class Ended:
     def orderly(self) -> bool:
         """Done, refused in one sentence, or stopped by a signal; a traceback is none of these."""
         return self.code in (0, REFUSED, INTERRUPTED) or self.code < 0
-
-
-@dataclass
-class Tally:
-    """What a kind of fault did."""
-
-    name: str
-    tried: int = 0
-    survived: int = 0
-    lost: list[str] = field(default_factory=list)
-
-    def note(self, fault: str | None) -> None:
-        self.tried += 1
-        if fault is None:
-            self.survived += 1
-        else:
-            self.lost.append(fault)
 
 
 def start(
@@ -90,7 +73,7 @@ def start(
         os._exit(code)
 
 
-def wait(pid: int, log: Path, *, seconds: float = 300.0) -> Ended:
+def wait(pid: int, log: Path, *, seconds: float = 900.0) -> Ended:
     """A child that takes longer is a fault of its own."""
     until = time.monotonic() + seconds
     while True:
@@ -107,9 +90,14 @@ def wait(pid: int, log: Path, *, seconds: float = 300.0) -> Ended:
 
 
 def forked(
-    action: Callable[[], object], log: Path, *, strike: Strike | None = None, most_bytes: int | None = None
+    action: Callable[[], object],
+    log: Path,
+    *,
+    strike: Strike | None = None,
+    most_bytes: int | None = None,
+    seconds: float = 900.0,
 ) -> Ended:
-    return wait(start(action, log, strike=strike, most_bytes=most_bytes), log)
+    return wait(start(action, log, strike=strike, most_bytes=most_bytes), log, seconds=seconds)
 
 
 def counted(action: Callable[[], object], log: Path) -> int:

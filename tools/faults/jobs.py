@@ -29,8 +29,11 @@ MEASURED = ("train", "validation", "layers", "evaluation", "end")
 
 @dataclass(frozen=True)
 class Job:
+    """`run(folder)` begins the work, or goes on with it. `share` of the kills are for it: small runs are quick."""
+
     name: str
     run: Callable[[Path], object]
+    share: float
 
 
 class Here:
@@ -51,13 +54,15 @@ class Here:
     def __exit__(self, *error: object) -> None: ...
 
 
-def _train(folder: Path) -> None:
+def config(*, steps: int, seed: int) -> RunConfig:
+    """The smallest run that logs every step, saves every third, and has something random in it."""
     job = task("tomita", number=4)
     train = TrainConfig(
-        steps=12,
+        steps=steps,
         batch=2,
         length=6,
         lr=3e-3,
+        seed=seed,
         log_every=1,
         checkpoint_every=3,
         evaluate_every=4,
@@ -65,7 +70,11 @@ def _train(folder: Path) -> None:
     )
     score = HeldOut(validations=3, curve_sequences=2, sequences=2, layer_sequences=1, prune=False)
     model = TransformerConfig(vocab_size=job.vocab_size, dim=8, depth=1, heads=2, dropout=0.1)
-    prepare(folder, RunConfig(model=model, task=job, train=train, score=score))
+    return RunConfig(model=model, task=job, train=train, score=score)
+
+
+def train(folder: Path) -> None:
+    prepare(folder, config(steps=12, seed=0))
     run_folder(folder)
 
 
@@ -79,11 +88,12 @@ STABILITY = StabilityRequest(schemes=("pre_norm",), steps=20, warmups=(0,), lrs=
 LENGTHGEN = LengthgenRequest(
     schemes=("post_norm",), steps=20, batch=2, seeds=2, train_length=4, test_lengths=(4, 6), test_count=4
 )
+# One row a job: whatever can be interrupted and leaves summaries (`summary.json`) that `found` reads.
 JOBS = (
-    Job("train", _train),
-    Job("lengthgen", _sweep(LENGTHGEN)),
-    Job("compare", _sweep(COMPARE)),
-    Job("stability", _sweep(STABILITY)),
+    Job("train", train, share=0.7),
+    Job("lengthgen", _sweep(LENGTHGEN), share=0.16),
+    Job("compare", _sweep(COMPARE), share=0.07),
+    Job("stability", _sweep(STABILITY), share=0.07),
 )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,20 +16,17 @@ import typer
 from normlab.cli._options import Device, Json, Out, Seed, pick_device
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from normlab.probes.change import Change
     from normlab.probes.diagnosis import Diagnosis
-    from normlab.probes.inputs.hub import Loaded
     from normlab.probes.inputs.request import DiagnoseOptions
-
-SAMPLE = "the sample of the package (The Devil's Dictionary, 1911)"
+    from normlab.probes.inputs.sources import Material, Prepared
 
 Models = Annotated[
     list[str],
     typer.Argument(
         metavar="MODEL...",
         help="A Hugging Face id, a model folder, a .gguf file, a normlab run, or package:NAME (an installed package). "
-        "At most 10,000 layers; nothing of it runs.",
+        "At most 10,000 layers; nothing of it runs. Two checkpoints of one model: what changed from the first to the second.",
     ),
 ]
 Text = Annotated[
@@ -38,7 +38,9 @@ Tokens = Annotated[
 Images = Annotated[
     Path | None, typer.Option("--images", help="A folder of images for a model that reads them; generated ones serve.")
 ]
-Window = Annotated[int, typer.Option("--window", min=4, help="Tokens in a window.")]
+Window = Annotated[
+    int | None, typer.Option("--window", min=4, help="Tokens in a window: 256, or what the model can read.")
+]
 Windows = Annotated[
     int | None, typer.Option("--windows", min=1, help="How many windows or images: 8; 32 for encoders.")
 ]
@@ -47,7 +49,15 @@ Longest = Annotated[int, typer.Option("--max-length", min=64, help="Longest text
 Csv = Annotated[Path | None, typer.Option("--csv", help="Also write the layer table to this file.")]
 Skips = Annotated[bool, typer.Option("--skips/--no-skips", help="Skip each layer and measure the loss.")]
 Html = Annotated[bool, typer.Option("--html/--no-html", help="Write report.html into the folder of --out.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a verdict is a warning or a fault.")]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--max-seconds", min=1, help="Then nothing optional begins (lengths, gradients, skips); says what is left out."
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit with 1 if there is a fault or a warning; notes do not count.")
+]
 Pickle = Annotated[bool, typer.Option("--allow-pickle", help="Load weights that are pickles. They can run code.")]
 Remote = Annotated[bool, typer.Option("--trust-remote-code", help="Run the model's own code. It can do anything.")]
 
@@ -59,11 +69,12 @@ def register(app: typer.Typer) -> None:
         text: Text = None,
         tokens: Tokens = None,
         images: Images = None,
-        window: Window = 256,
+        window: Window = None,
         windows: Windows = None,
         loss: LossName = "auto",
         max_length: Longest = 1024,
         skips: Skips = True,
+        max_seconds: Seconds = None,
         html: Html = True,
         csv: Csv = None,
         strict: Strict = False,
@@ -74,32 +85,31 @@ def register(app: typer.Typer) -> None:
         seed: Seed = 0,
         json: Json = False,
     ) -> None:
-        """Dilution, gradient imbalance, collapse, dispersion, sinks, wasted layers: numbers and what to try."""
-        from normlab.probes.diagnosis import table_csv
+        """Is the residual stream of a model healthy? One sentence, then verdicts, plots and numbers, and what to try."""
         from normlab.probes.inputs.request import DiagnoseOptions
+        from normlab.probes.inputs.sources import SAMPLE, Material
         from normlab.probes.inputs.texts import read_text, read_tokens
 
+        can_write(out)
         asked = Asked(
-            text=read_tokens(tokens) if tokens is not None else read_text(text),
-            named=str(tokens) if tokens else str(text) if text else SAMPLE,
-            images=images,
-            window=window,
-            windows=windows,
-            allow_pickle=allow_pickle,
-            remote_code=trust_remote_code,
-            device=pick_device(device),
-            options=DiagnoseOptions(loss=loss, longest=max_length, skips=skips, seed=seed),
+            material=Material(
+                text=read_tokens(tokens) if tokens is not None else read_text(text),
+                named=str(tokens) if tokens else str(text) if text else SAMPLE,
+                images=images,
+                window=window,
+                windows=windows,
+                allow_pickle=allow_pickle,
+                remote_code=trust_remote_code,
+                device=pick_device(device),
+            ),
+            options=DiagnoseOptions(loss=loss, longest=max_length, skips=skips, seed=seed, max_seconds=max_seconds),
         )
-        found = [_one(model, asked) for model in models]
-        if csv is not None:
-            from normlab.files import write_text
-
-            write_text(csv, table_csv(found))
-        _write(found, out, html=html)
-        _show(found, json=json)
+        found = examine(models, asked)
+        write(found, out, html=html, csv=csv)
+        show(found, json=json)
         if not json:
             typer.echo(f"\nwritten: {out / 'report.html' if html else out / 'diagnosis.json'}")
-        if strict and any(d.worst in ("bad", "warn") for d in found):
+        if strict and any(d.worst in ("bad", "warn") for d in found.diagnoses):
             raise typer.Exit(1)
 
 
@@ -107,97 +117,117 @@ def register(app: typer.Typer) -> None:
 class Asked:
     """What the models are shown, how they are loaded, and how much is measured."""
 
-    text: str | Tensor
-    named: str  # where the text comes from
-    images: Path | None
-    window: int
-    windows: int | None
-    allow_pickle: bool
-    remote_code: bool
-    device: str
+    material: Material
     options: DiagnoseOptions
 
 
-def _one(source: str, asked: Asked) -> Diagnosis:
-    from normlab.probes.diagnose import diagnose
-    from normlab.probes.inputs.hub import load
-    from normlab.probes.inputs.runs import is_run, load_run
+@dataclass(frozen=True)
+class Found:
+    """One diagnosis per model; of two checkpoints of one model also what changed, else why that cannot be said."""
 
-    stages = Stages(source)
+    diagnoses: tuple[Diagnosis, ...]
+    change: Change | None = None
+    why_not: str | None = None
+
+
+def can_write(out: Path) -> None:
+    """Asked before the work: a minute of measuring is not lost to a folder that cannot be written."""
+    from tempfile import TemporaryFile
+
+    from normlab.errors import InputError
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"nothing can be written to --out {str(out)!r} ({reason}); name a folder of yours") from None
+
+
+def examine(models: list[str], asked: Asked) -> Found:
+    from normlab.probes.change import change_of, why_not
+    from normlab.probes.diagnose import diagnose_prepared
+
+    if len(models) != 2:
+        found = []
+        for model in models:
+            with staged(model) as stages:
+                found.append(diagnose_prepared(_prepared(model, asked, stages), progress=stages))
+        return Found(tuple(found))
+    with staged(models[0]) as stages:
+        before = _prepared(models[0], asked, stages)
+    with staged(models[1]) as stages:
+        after = _prepared(models[1], asked, stages)
+    reason = why_not(before.model, after.model)
+    if reason is None:
+        with staged("before and after") as stages:
+            change = change_of(before, after, progress=stages)
+        return Found((change.before, change.after), change)
+    found = []
+    for each in (before, after):
+        with staged(each.name) as stages:
+            found.append(diagnose_prepared(each, progress=stages))
+    return Found(tuple(found), why_not=f"two models side by side, not one before and after: {reason}")
+
+
+def _prepared(source: str, asked: Asked, stages: Stages) -> Prepared:
+    from normlab.probes.inputs.sources import prepare
+
+    if (Path(source) / "config.json").is_file():
+        from normlab.surgery.classes import register as register_types
+
+        register_types()  # the folder may hold a swapped model, whose type is ours
     stages("loading", 0, 0)
-    run = is_run(source)
-    loaded = load_run(source) if run else load(source, allow_pickle=asked.allow_pickle, remote_code=asked.remote_code)
-    reads, options, tokenizer = getattr(loaded.model, "main_input_name", None), asked.options, loaded.tokenizer
-    if reads == "pixel_values":
-        batches, shown = _pictures(loaded, source, asked)
-    else:
-        batches, shown = _windows(loaded, asked), asked.named
-        special = tuple(getattr(tokenizer, "all_special_ids", ()))
-        options = replace(options, mask_id=getattr(tokenizer, "mask_token_id", None), special_ids=special)
-    batches = [part.to(asked.device) for part in batches]
-    named = [{reads: part} for part in batches] if reads else batches  # transformers' models want names, ours a tensor
-    result = diagnose(loaded.model.to(asked.device), named, name=loaded.name, options=options, progress=stages)
-    stages.end()
-    how = replace(result.how, images=shown) if reads == "pixel_values" else replace(result.how, text=shown)
-    return replace(result, notes=(*result.notes, *loaded.notes), how=how)
+    return prepare(source, asked.material, asked.options)
 
 
-def _windows(loaded: Loaded, asked: Asked) -> list[Tensor]:
-    import torch
-
-    from normlab.errors import InputError, UnsupportedError
-    from normlab.probes.inputs.texts import frame, tokenize, windows
-
-    reads = getattr(loaded.model, "main_input_name", "input_ids")
-    if reads != "input_ids":
-        raise UnsupportedError(
-            f"{loaded.name} reads {reads}, neither text nor images; call nl.diagnose(model, batches) in Python"
-        )
-    if asked.images is not None:
-        raise InputError(f"--images was given, but {loaded.name} reads text; leave it out")
-    ids = asked.text if isinstance(asked.text, torch.Tensor) else tokenize(loaded, asked.text)
-    name = type(loaded.model).__name__
-    # Without a head the loss compares windows with each other, and a masked one counts a seventh of the tokens.
-    count = asked.windows or (32 if name.endswith(("Model", "ForMaskedLM")) else 8)
-    rows = windows(ids, length=asked.window, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
-    return list(torch.split(rows, 8))
-
-
-def _pictures(loaded: Loaded, source: str, asked: Asked) -> tuple[list[Tensor], str]:
-    from torch import split
-
-    from normlab.probes.inputs import images
-
-    shape, scale, count = images.size_of(loaded.model), images.scaling(source), asked.windows or 32
-    if asked.images is not None:
-        pixels, shown = images.read_images(asked.images, shape, count=count, scale=scale), str(asked.images)
-    else:
-        pixels = images.sample_images(shape, count=count, seed=asked.options.seed, scale=scale)
-        shown = "generated colour fields with discs"
-        loaded.notes.append("the images are generated, not photographs: pass --images FOLDER for numbers on real ones")
-    return list(split(pixels, 8)), shown
-
-
-def _write(found: list[Diagnosis], out: Path, *, html: bool) -> None:
-    from normlab.files import write_json
+def write(found: Found, out: Path, *, html: bool, csv: Path | None) -> None:
+    from normlab.files import write_json, write_text
+    from normlab.probes.diagnosis import table_csv
     from normlab.probes.show.page import build
 
-    write_json(out / "diagnosis.json", [d.to_dict() for d in found])
-    if html:
-        build(found).write(out / "report.html")
+    if csv is not None:
+        write_text(csv, table_csv(found.diagnoses))
+    write_json(out / "diagnosis.json", [d.to_dict() for d in found.diagnoses])
+    if found.change is not None:
+        found.change.to_json(out / "change.json")
+    if html and found.change is not None:
+        found.change.to_html(out / "report.html")
+    elif html:
+        build(found.diagnoses).write(out / "report.html")
 
 
-def _show(found: list[Diagnosis], *, json: bool) -> None:
+def show(found: Found, *, json: bool) -> None:
+    from normlab.probes.show import change as changes
     from normlab.probes.show.text import as_text, compare_text
     from normlab.report import print_json
+    from normlab.report.terminal import columns
 
     if json:
-        print_json([d.to_dict() for d in found] if len(found) > 1 else found[0].to_dict())
+        alone = found.diagnoses[0].to_dict()
+        several = [d.to_dict() for d in found.diagnoses]
+        print_json(found.change.to_dict() if found.change else several if len(several) > 1 else alone)
         return
-    for d in found:
-        typer.echo(as_text(d) + "\n")
-    if len(found) > 1:
-        typer.echo(compare_text(found))
+    width = columns()
+    if found.change is not None:
+        typer.echo(changes.as_text(found.change, width=width))
+        return
+    for d in found.diagnoses:
+        typer.echo(as_text(d, width=width) + "\n")
+    if len(found.diagnoses) > 1:
+        typer.echo(compare_text(found.diagnoses, width=width))
+    if found.why_not:
+        typer.echo("\n".join(textwrap.wrap(found.why_not, width)))
+
+
+@contextmanager
+def staged(name: str) -> Iterator[Stages]:
+    stages = Stages(name)
+    try:
+        yield stages
+    finally:
+        stages.end()
 
 
 class Stages:

@@ -34,7 +34,8 @@ class DynamicsRequest(Request):
     time: float = option(10.0, "Horizon of the curves.")
     tail: float | None = option(None, "Horizon of the terminal reading (default: long enough).")
     tau: float | None = option(None, "When mix_norm turns from Post-LN into Pre-LN (2.5).")
-    alpha: float | None = option(None, "nGPT's step (1).")
+    alpha: str | None = option(None, "nGPT's step (1): a number, or a formula in t: 1/(1+t).")
+    heat: str | None = option(None, "Factor on beta, a formula in t: 0.2 + 0.8*min(t/2.5, 1).")
     r0: float = option(1.0, "Initial norm of the tokens.")
     seeds: int = option(1, "How many seeds (random starts or weights).", ge=1)
     heads: int = option(1, "Attention heads (random weights).")
@@ -58,20 +59,31 @@ class DynamicsRequest(Request):
 
     def fields(self) -> list[Field]:
         """The rows that are asked for; --tau and --alpha are options of one row each."""
-        from normlab.dynamics.fields import scheme_field
+        from normlab.dynamics.expressions import formula
+        from normlab.dynamics.fields import heated, scheme_field
         from normlab.dynamics.names import parse_fields
         from normlab.errors import ConfigError
 
         found = parse_fields(self.schemes)
         names = [row.name for row in found]
-        for name, value, owner in (("tau", self.tau, "mix_norm"), ("alpha", self.alpha, "ngpt")):
+        for name, value, owner in (("tau", self.tau, "mix_norm"), ("alpha", _step(self.alpha), "ngpt")):
             if value is None:
                 continue
             if owner not in names:
                 raise ConfigError(f"--{name} is for {owner}, which is not among the schemes {', '.join(names)}")
             changed = scheme_field(owner, **{name: value})  # type: ignore[arg-type]
             found = [changed if row.name == owner and not row.options else row for row in found]
-        return found
+        if self.heat is None:
+            return found
+        return [heated(row, formula(self.heat, option="--heat")) for row in found]
+
+
+def _step(text: str | None) -> float | str | None:
+    """A number where it is one, else the formula."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def register(app: typer.Typer) -> None:

@@ -66,6 +66,7 @@ def _card(name: str) -> dict[str, object]:
     from dataclasses import asdict
 
     from normlab.schemes import SCHEMES
+    from normlab.schemes.recipes import recipe
 
     config = SCHEMES[name]
     card = asdict(config.card)
@@ -74,4 +75,4 @@ def _card(name: str) -> dict[str, object]:
         for key, field in config.model_fields.items()
         if key != "name"
     }
-    return {"name": name, **card, "traps": list(card["traps"]), "options": options}
+    return {"name": name, **card, "traps": list(card["traps"]), "recipe": recipe(name).words(), "options": options}

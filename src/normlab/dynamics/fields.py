@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from normlab.dynamics.expressions import formula
 from normlab.errors import ConfigError, UnsupportedError, canonical, nearest
 
 Array = Any  # a float or a numpy array: every rule below is elementwise
@@ -67,6 +68,7 @@ class Stage:
     """One row of the table. `values`: whether attention averages directions theta_k or raw tokens r_k theta_k.
 
     `logits` is the power of (t + 1) on the inverse temperature: 0 except where a scheme scales what q and k see.
+    `heat` is a factor on it that varies with time: smaller query and key weights in early layers (see `heated`).
     """
 
     stream: Literal["unit", "free"]
@@ -74,6 +76,7 @@ class Stage:
     gain: Gain | Schedule = Gain()
     values: Literal["direction", "raw"] = "direction"
     logits: float = 0.0
+    heat: Schedule | None = None
 
     def slowness(self, t: float, r: Array, size: Array) -> Array:
         """s, from the time, the radius and |A|."""
@@ -95,6 +98,13 @@ class Custom:
     dr: Callable[[float, Array, Array, Array], Array]
     values: Literal["direction", "raw"] = "direction"
     logits: float = 0.0
+    heat: Schedule | None = None
+
+
+def inverse_temperature(stage: Stage | Custom, t: float, beta: float) -> float:
+    """beta as this stage sees it at time t."""
+    grown = beta * (t + 1.0) ** stage.logits if stage.logits else beta
+    return grown if stage.heat is None else grown * stage.heat(t)
 
 
 @dataclass(frozen=True)
@@ -153,7 +163,7 @@ _ALIASES = {
     "res": "res_norm",
 }  # fmt: skip
 
-Alpha = float | Callable[[float], float]
+Alpha = float | str | Callable[[float], float]
 
 
 def names() -> list[str]:
@@ -185,7 +195,7 @@ def scheme_field(
     """A row of the table with its options set; a `Field` passes through.
 
     tau     mix_norm: when Post-LN becomes Pre-LN (2.5 unless told, a quarter of T = 10)
-    alpha   ngpt: the step, a number or a function of time (1 unless told);
+    alpha   ngpt: the step, a number, a function of time or a formula in t, "1/(1+t)" (1 unless told);
             deep_norm, admin: the weight of the stream, s = alpha (2 unless told or `depth` is given)
     depth   deep_norm: alpha = (2 depth)^(1/4); keel: s = 2 depth (8 layers unless told)
     logits  ln_scaling: "scaled" also divides the logits by t + 1, as q and k both read the scaled norm output;
@@ -200,10 +210,18 @@ def scheme_field(
         if value is not None and key not in allowed:
             takes = ", ".join(allowed) or "no option"
             raise ConfigError(f"{key}={value!r} was given to {row.name}, which takes {takes}")
-    chosen = {key: value for key, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if isinstance(alpha, str):
+        chosen["alpha"] = formula(alpha, option="alpha")
     for key, value in chosen.items():
         allowed[key](value)
     return replace(row, stages=_stages(row, chosen), options=chosen) if chosen else row
+
+
+def heated(row: Field, factor: Callable[[float], float]) -> Field:
+    """The same row with beta(t) = beta factor(t)."""
+    stages = tuple((start, replace(stage, heat=Schedule(factor))) for start, stage in row.stages)
+    return replace(row, stages=stages, options={**row.options, "beta": factor})
 
 
 def _stages(row: Field, chosen: dict[str, Any]) -> tuple[tuple[float, Stage | Custom], ...]:

@@ -6,9 +6,11 @@ the head reads, before the final norm), lists over *layers* L. A list is None wh
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -53,8 +55,13 @@ class PruneCurve:
     curve: list[float]
 
 
-def layer_measures(model: Transformer, batch: Batch, loss: Loss, *, prune: bool = True) -> LayerMeasures:
-    """Everything above as plain lists. The model's weights, gradients, mode and random state are left as they were."""
+def layer_measures(
+    model: Transformer, batch: Batch, loss: Loss, *, prune: bool = True, more: Sequence[Batch] = ()
+) -> LayerMeasures:
+    """Everything above as plain lists; gradients are means over this batch and `more`.
+
+    The model's weights, gradients, mode and random state are left as they were.
+    """
     was_training = model.training
     model.eval()
     try:
@@ -62,6 +69,7 @@ def layer_measures(model: Transformer, batch: Batch, loss: Loss, *, prune: bool 
         with torch.no_grad():
             cosines, influences = _angles(model, seen)
         del seen  # and with it the graph
+        looks = [found, *(portrait(model, partial(loss, model, other))[0] for other in more)]
         mixing = mean_mixing(model, batch.tokens)
         worth = prune_curve(model, batch, loss) if prune else None
     finally:
@@ -73,14 +81,20 @@ def layer_measures(model: Transformer, batch: Batch, loss: Loss, *, prune: bool 
         contribution=found.contributions,
         token_cosine=cosines,
         block_influence=influences,
-        gradient=found.layer_gradients,
-        gradient_share=found.gradient_shares,
+        gradient=_mean([look.layer_gradients for look in looks]),
+        gradient_share=_mean([look.gradient_shares for look in looks]),
         mixing=mixing,
         independent=independent_sum(mixing, found.added, found.embedding),
         skip=None if worth is None else worth.skip,
         prune_order=None if worth is None else worth.order,
         prune=None if worth is None else worth.curve,
     )
+
+
+def _mean(lists: Sequence[Sequence[float] | None]) -> list[float] | None:
+    """Entry by entry."""
+    known = [values for values in lists if values is not None]
+    return [statistics.fmean(column) for column in zip(*known, strict=True)] if known else None
 
 
 def _angles(model: Transformer, seen: Walk) -> tuple[list[float] | None, list[float] | None]:

@@ -2,7 +2,7 @@
 
 from normlab.model.attention import Attention, Cache
 from normlab.model.config import TransformerConfig
-from normlab.model.ffn import FeedForward
+from normlab.model.layers import FeedForward
 from normlab.model.transformer import Transformer
 
 __all__ = ["Attention", "Cache", "FeedForward", "Transformer", "TransformerConfig"]

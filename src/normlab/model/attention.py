@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normlab.errors import InputError
 from normlab.model.config import TransformerConfig
-from normlab.model.linear import Linear
+from normlab.model.layers import Linear
 from normlab.model.positions import rotate
 from normlab.schemes import Demands, Site
 from normlab.schemes.norms import make_norm, precise, unit
@@ -18,6 +18,8 @@ from normlab.schemes.norms import make_norm, precise, unit
 # Velickovic et al. 2024, softmax is not enough: temperature from the entropy, powers descending.
 ADAPTIVE_POLYNOMIAL = (-0.037, 0.481, -2.3, 4.917, -1.791)
 ADAPTIVE_FROM = 0.5
+WEIGHTS = ("adaptive", "sparsemax", "top_k")
+"""Kinds of softmax whose weights are computed one by one."""
 
 
 class Cache:
@@ -145,8 +147,8 @@ class Attention(nn.Module):
         mask = self._mask(time, keys, shared.padding, q.device)
         if self.sharpness is not None:
             q = q * self._log_counts(time, keys, mask, q)
-        if self.config.softmax == "adaptive":
-            return self._attend_adaptively(q, k, v, mask, causal=self.config.causal and time > 1 and mask is None)
+        if self.config.softmax in WEIGHTS:
+            return self._attend_explicitly(q, k, v, mask, causal=self.config.causal and time > 1 and mask is None)
         return F.scaled_dot_product_attention(
             q,
             k,
@@ -181,8 +183,8 @@ class Attention(nn.Module):
             counts = torch.full((time, 1), keys, device=q.device)
         return (self.sharpness[:, None, None] * counts.clamp_min(1).float().log()).to(q.dtype)
 
-    def _attend_adaptively(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
-        """softmax(beta logits), beta = max(p(entropy), 1) where the entropy exceeds 0.5."""
+    def _attend_explicitly(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+        """Weights that no fused attention computes, from `explicit_weights`."""
         if self.kv_heads != self.heads:
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))
         logits = precise(q @ k.transpose(-1, -2)) * self.scale
@@ -191,8 +193,34 @@ class Attention(nn.Module):
         if mask is not None:
             # Finite, because a padded query may see nothing at all, and its NaN would reach the others' gradients.
             logits = logits.masked_fill(~mask, -1e30)
-        weights = adaptive_weights(logits, mask).to(v.dtype)
+        weights = explicit_weights(logits, mask, self.config).to(v.dtype)
         return F.dropout(weights, self.config.dropout, self.training) @ v
+
+
+def explicit_weights(logits: Tensor, mask: Tensor | None, config: TransformerConfig) -> Tensor:
+    """The weights of the configured softmax; logits are finite, far down where masked."""
+    if config.softmax == "top_k":
+        return top_k_weights(logits, config.top_k)
+    return adaptive_weights(logits, mask) if config.softmax == "adaptive" else sparsemax(logits)
+
+
+def sparsemax(logits: Tensor) -> Tensor:
+    """The nearest point of the simplex: max(z - tau, 0), tau so that they sum to 1 (Martins and Astudillo 2016)."""
+    z = logits - logits.amax(-1, keepdim=True)
+    ordered = z.sort(-1, descending=True).values.clamp_min(-2.0)  # those further down than 1 are never in the support
+    ranks = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
+    sums = ordered.cumsum(-1)
+    count = (1 + ranks * ordered > sums).sum(-1, keepdim=True)
+    tau = (sums.gather(-1, count - 1) - 1) / count
+    return (z - tau).clamp_min(0)
+
+
+def top_k_weights(logits: Tensor, k: int) -> Tensor:
+    """softmax over the k largest logits; ties at the border all stay."""
+    if logits.shape[-1] <= k:
+        return logits.softmax(-1)
+    border = logits.topk(k, -1).values[..., -1:]
+    return logits.masked_fill(logits < border, -torch.inf).softmax(-1)
 
 
 def adaptive_weights(logits: Tensor, mask: Tensor | None) -> Tensor:

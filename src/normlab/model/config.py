@@ -51,7 +51,7 @@ class TransformerConfig(Config):
     depth: int = Field(ge=1, le=10**5, description="layers; each is attention + FFN")
     heads: int = Field(ge=1, le=10**5)
     scheme: AnyScheme = Field("pre_norm", description="where norms go and how outputs join the stream")  # type: ignore[assignment]
-    norm: Literal["rmsnorm", "layernorm", "dyt", "derf"] = "rmsnorm"
+    norm: Literal["rmsnorm", "layernorm", "dyt", "derf", "l2"] = "rmsnorm"
     eps: float = Field(1e-6, ge=0)
     positions: Literal["rope", "nope", "learned", "sinusoidal"] = "rope"
     rope_theta: float = Field(10000.0, gt=0)
@@ -65,9 +65,12 @@ class TransformerConfig(Config):
     head_dim: int | None = Field(None, ge=1, le=10**5, description="null: dim / heads")
     qk_norm: Literal["head", "full"] | None = Field(None, description="norm on queries and keys")
     attention_scale: float | None = Field(None, gt=0, description="null: 1/sqrt(head_dim)")
-    softmax: Literal["plain", "ssmax", "adaptive"] = Field(
-        "plain", description="ssmax: logits times s log n; adaptive: temperature from the entropy"
+    softmax: Literal["plain", "ssmax", "adaptive", "sparsemax", "top_k"] = Field(
+        "plain",
+        description="ssmax: logits times s log n; adaptive: temperature from the entropy; sparsemax: exact zeros, how many "
+        "is learned; top_k: of the largest logits alone",
     )
+    top_k: int = Field(2, ge=1, description="keys that a query looks at where softmax is top_k")
     head_norm: bool = Field(False, description="norm on each head's output")
     value_residual: bool = Field(False, description="values are averaged with the first layer's")
     bias: bool = Field(False, description="bias in every linear map")
@@ -75,6 +78,7 @@ class TransformerConfig(Config):
     tie_embeddings: bool = True
     embedding_scale: float = Field(1.0, gt=0, description="factor on the token embedding (Gemma: sqrt(dim))")
     init_std: float = Field(0.02, gt=0, description="of the plain initialisation and of the embedding")
+    embedding_std: float | None = Field(None, gt=0, description="of the embedding and the head; null: init_std")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -100,6 +104,10 @@ class TransformerConfig(Config):
     @property
     def size_of_head(self) -> int:
         return self.head_dim or self.dim // self.heads
+
+    @property
+    def std_of_embedding(self) -> float:
+        return self.init_std if self.embedding_std is None else self.embedding_std
 
     @property
     def size_of_ffn(self) -> int:

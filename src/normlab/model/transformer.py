@@ -20,9 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from normlab.errors import ConfigError, InputError
 from normlab.model.attention import Attention, Cache, Pass
 from normlab.model.config import TransformerConfig
-from normlab.model.ffn import FeedForward
 from normlab.model.generate import evaluating, generate, prefill
-from normlab.model.linear import Embedding, Linear
+from normlab.model.layers import Embedding, FeedForward, Linear
 from normlab.model.positions import rope_table, sinusoidal
 from normlab.schemes import Branch, DepthMixing, depth_mixing
 from normlab.schemes.base import Stream
@@ -55,7 +54,7 @@ class Transformer(nn.Module):
         """Fill every parameter and buffer; call it after `to_empty` when the model was built on the meta device."""
         self.scheme.init_weights()
         for table in self.token_tables():
-            nn.init.normal_(table, std=self.config.init_std)
+            nn.init.normal_(table, std=self.config.std_of_embedding)
         if self.position is not None:
             nn.init.normal_(self.position.weight, std=self.config.init_std)
         for site, branch in zip(self.sites, self.branches, strict=True):
@@ -79,7 +78,7 @@ class Transformer(nn.Module):
         """Embed tokens by a module whose `weight` has rows of the width, filled like a table; not with a tied head."""
         if self.head is None:
             raise ConfigError("tie_embeddings: a head cannot be tied to an embedding that is no table; give false")
-        nn.init.normal_(cast(Tensor, embedding.weight), std=self.config.init_std)
+        nn.init.normal_(cast(Tensor, embedding.weight), std=self.config.std_of_embedding)
         self.embedding = cast(Embedding, embedding)
         self.scheme.after_step_(self)
 
@@ -227,6 +226,16 @@ class Transformer(nn.Module):
         visible = (length + 1) / 2 if self.config.causal else length
         attention = 2 * self.config.depth * self.config.heads * self.config.size_of_head * visible
         return round(2 * (products + attention) * (3 if training else 1))
+
+    def compile_branches(self, **options: object) -> Transformer:
+        """Compile attention and FFN alone, in place, and leave the residual path to its own kernels.
+
+        Branches of one kind share their code, so this takes as long at any depth; compiling the whole model takes
+        longer the deeper it is. `options` go to torch.compile.
+        """
+        for branch in self.branches:
+            branch.compile(**options)
+        return self
 
     def depth_mixing(self, tokens: Tensor) -> Tensor:
         """M with h_l = sum_i M[l, i] v_i, for every token: [batch, time, reads, sources]. See `depth_mixing_parts`."""

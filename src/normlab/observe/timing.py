@@ -55,6 +55,7 @@ def interleave(
     gc.collect()
     was = gc.isenabled()
     gc.disable()  # a collection would be charged to whoever runs then
+    gc.freeze()  # what is there stays: a collection after each round looks at that round's objects alone
     try:
         for number in progress(range(rounds), what=what, quiet=not what):
             shift = number // 2 % len(names)
@@ -67,6 +68,7 @@ def interleave(
                 wall[name].append((time.perf_counter() - start) / repeat)
             gc.collect()
     finally:
+        gc.unfreeze()
         if was:
             gc.enable()
     return {name: Times(tuple(wall[name]), tuple(processor[name])) for name in names}

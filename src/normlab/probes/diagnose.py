@@ -4,75 +4,106 @@ from __future__ import annotations
 
 import math
 import platform
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normlab.errors import UnsupportedError
+from normlab.errors import InputError, UnsupportedError
+from normlab.probes.clock import Clock, OutOfTime, Progress
 from normlab.probes.diagnosis import Diagnosis, How, Mixing
 from normlab.probes.inputs import batches as parts
 from normlab.probes.inputs.hub import eager_attention
 from normlab.probes.inputs.losses import Loss, LossReading, call, padding, pick, token_ids, with_ids
 from normlab.probes.inputs.request import DiagnoseOptions
+from normlab.probes.inputs.sources import Material, Prepared, open_source, prepare
 from normlab.probes.judge.rules import judge
 from normlab.probes.judge.verdicts import SEVERITIES, Evidence, listed
 from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
-from normlab.probes.measure.experts import read_experts
-from normlab.probes.measure.gradients import Gradients
+from normlab.probes.measure.gradients import Gradients, suspects
 from normlab.probes.measure.heads import AttentionStatistics
 from normlab.probes.measure.outputs import read_outputs
 from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport, skip_layers, skip_report
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
-from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, Rows, column, joined
-from normlab.probes.measure.weights import duplicates, nonfinite_weights, read_weights
+from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, MaskRow, Rows, column, joined
+from normlab.probes.measure.trials import TrialRow, run_trials
+from normlab.probes.measure.weights import duplicates, expert_twins, nonfinite_weights, read_weights
+from normlab.probes.measure.weights.experts import read_experts
+from normlab.probes.measure.weights.gains import read_eps
+from normlab.probes.measure.weights.response import read_response
 from normlab.probes.trace.hooks import Layout, slow_path, verify
 from normlab.probes.trace.locate import locate_all
 from normlab.probes.trace.roles import LayerRoles
+from normlab.probes.trace.verbs import SchemeLayout
 from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
 
 def diagnose(
-    model: nn.Module,
-    batches: Any,
+    model: nn.Module | str | Path,
+    batches: Any = None,
     *,
     name: str | None = None,
     roles: LayerRoles | None = None,
     options: DiagnoseOptions | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     **changes: Any,
 ) -> Diagnosis:
     """Diagnose a live model on batches: token ids [batch, tokens], dicts of keyword arguments, or tuples.
 
     >>> nl.diagnose(model, [tokens]).to_html("report.html")
+    >>> nl.diagnose("my-checkpoint")  # a folder, an id, a .gguf file, package:NAME; on the text that ships with normlab
 
     `changes` are fields of `DiagnoseOptions` (loss=, lengths=, skips=False, ...), `roles` describes a layer that the
     table does not know, `progress(stage, done, total)` is told how far it is. The model is put in eval mode for the
     time of the call; its weights, gradients and mode are left as they were.
     """
     chosen = replace(options or DiagnoseOptions(), **changes)
+    if isinstance(model, (str, Path)):
+        if batches is None:
+            prepared = prepare(str(model), Material(), chosen)
+            return diagnose_prepared(prepared, name=name, roles=roles, progress=progress)
+        loaded = open_source(str(model), Material())
+        model, name = loaded.model, name or loaded.name
+    if not isinstance(model, nn.Module):
+        raise InputError(f"a model or the name of one was expected, and {type(model).__name__} was given")
+    if batches is None:
+        raise InputError("a live model needs batches: nl.diagnose(model, [token_ids]); only a name needs none")
     model = unwrapped(model)
-    with _prepared(model):
-        examination = _Examination(model, parts.as_batches(batches, model), chosen, _Clock(progress))
+    with in_eval_mode(model):
+        clock = Clock(progress, budget=chosen.max_seconds)
+        examination = _Examination(model, parts.as_batches(batches, model), chosen, clock)
         return examination.run(name or type(model).__name__, roles)
+
+
+def diagnose_prepared(
+    prepared: Prepared, *, name: str | None = None, roles: LayerRoles | None = None, progress: Progress | None = None
+) -> Diagnosis:
+    """The same for what `inputs.sources.prepare` made of a name."""
+    found = diagnose(
+        prepared.model, prepared.batches, name=name or prepared.name, roles=roles, options=prepared.options,
+        progress=progress,
+    )  # fmt: skip
+    how = replace(found.how, text=prepared.text, images=prepared.images)
+    return replace(found, notes=(*found.notes, *prepared.notes), how=how)
 
 
 class _Examination:
     """One diagnosis while it is made."""
 
-    def __init__(self, model: nn.Module, batches: list[Any], options: DiagnoseOptions, say: _Clock) -> None:
+    def __init__(self, model: nn.Module, batches: list[Any], options: DiagnoseOptions, say: Clock) -> None:
         self.model, self.batches, self.options, self.say = model, batches, options, say
 
     def run(self, name: str, roles: LayerRoles | None) -> Diagnosis:
         """Every stack of layers by itself: of an encoder-decoder both halves, the decoder with the encoder beside it."""
         small = parts.first_rows(self.batches[0])
+        parts.check_runs(self.model, small)
         layouts = locate_all(self.model, lambda: call(self.model, small), roles=roles)
         *more, last = [self._stack(name, layout, small) for layout in layouts]
         if not more:
@@ -87,29 +118,33 @@ class _Examination:
 
     def _stack(self, name: str, layout: Layout, small: Any) -> Diagnosis:
         model, batches, options, say = self.model, self.batches, self.options, self.say
-        say("checking the residual identity", 0, 0)
+        say("checking the residual identity")
         errors = verify(layout, lambda: call(model, small))
-        say("streaming statistics", 0, 0)
+        say("streaming statistics")
         stream = _stream(layout, batches)
         rows, mixing = _mixing(layout, small, stream.rows())
         broken = nonfinite_weights(model)
         healthy = not broken and not any(row.nonfinite for row in rows)
         lengths: tuple[LengthRow, ...] = ()
         readings = self._weights(layout) if healthy else Readings()
-        if options.attention and healthy:
-            say("attention", 0, 0)
-            rows, lengths, heads = _attention(layout, batches, rows, options)
-            readings = replace(readings, heads=heads, experts=read_experts(layout, batches[:1]))
+        if options.attention and healthy and say.allows("attention and experts"):
+            say("attention")
+            rows, lengths, heads, masks = _attention(layout, batches, rows, options, say)
+            readings = replace(readings, heads=heads, masks=masks, experts=read_experts(layout, batches[:1]))
         loss = _loss(options, model, batches[0]) if healthy else None
         reading, causal = None, None
-        if loss is not None:
-            say("gradients", 0, 0)
+        if loss is not None and say.allows("loss and gradients"):
+            say("gradients")
             found = self._gradients(layout, loss)
             rows, reading = joined(rows, found.rows), LossReading(loss.name, found.loss, loss.chance)
-            readings = replace(readings, pulls=found.pulls, output=read_outputs(layout, batches, loss))
-        if loss is not None and options.skips:
+            said = read_outputs(layout, batches, loss)
+            readings = replace(readings, pulls=found.pulls, noise=found.noise, output=said)
+        if loss is not None and options.skips and say.allows("skipping layers"):
             causal = self._skips(layout, loss, stream, rows)
+        if causal is not None:
             rows = [replace(row, skip_loss_change=causal.change[row.layer]) for row in rows]
+        if causal is not None and loss is not None and say.allows("undoing accidents on trial"):
+            readings = replace(readings, trials=self._trials(layout, loss, readings))
         summary = summarise(rows, lengths)
         evidence = Evidence(
             rows=rows,
@@ -137,7 +172,7 @@ class _Examination:
             theory=_theory(layout, stream, rows),
             mixing=mixing,
             how=self._how(stream),
-            notes=(*_notes(layout, loss, healthy, causal), *_unmeasured(rows)),
+            notes=(*_notes(layout, loss, healthy, causal), *_unmeasured(rows), *say.note()),
             verdicts=judge(evidence),
             readings=readings,
             stack=layout.stack,
@@ -146,10 +181,27 @@ class _Examination:
     def _weights(self, layout: Layout) -> Readings:
         seen = [ids.flatten() for ids in map(token_ids, self.batches) if ids is not None]
         found = read_weights(layout, torch.unique(torch.cat(seen)) if seen else None)
-        return Readings(matrices=found.matrices, gains=found.gains, embedding=found.embedding, head=found.head)
+        small = parts.first_rows(self.batches[0])
+        return Readings(
+            matrices=found.matrices,
+            gains=found.gains,
+            embedding=found.embedding,
+            head=found.head,
+            norms=read_eps(layout, lambda: call(self.model, small)),
+            expert_twins=expert_twins(layout),
+            responses=read_response(layout, lambda: call(self.model, small)),
+        )
+
+    def _trials(self, layout: Layout, loss: Loss, readings: Readings) -> tuple[TrialRow, ...]:
+        if isinstance(layout, SchemeLayout) or readings.output is None:
+            return ()
+        self.say("undoing accidents on trial")
+        first = parts.skip_batches(self.batches, loss, self.options)[0]
+        portions = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
+        return run_trials(layout, first, portions, loss, suspects=suspects(readings.pulls, len(layout.layers)))
 
     def _gradients(self, layout: Layout, loss: Loss) -> Gradients:
-        portion = parts.some(self.batches, self.options.gradient_tokens, loss)
+        portion = parts.pieces(parts.some(self.batches, self.options.gradient_tokens, loss), loss)
         try:
             return gradients.measure(layout, portion, loss)
         except (UnsupportedError, NotImplementedError, RuntimeError) as error:  # quantised weights have none
@@ -158,8 +210,11 @@ class _Examination:
                 values = [float(loss(self.model, batch)) for batch in portion]
             return Gradients([], sum(values) / len(values), ())
 
-    def _skips(self, layout: Layout, loss: Loss, stream: StreamStatistics, rows: Rows) -> SkipReport:
-        """Skip layers on several small batches, so that each effect has a standard error."""
+    def _skips(self, layout: Layout, loss: Loss, stream: StreamStatistics, rows: Rows) -> SkipReport | None:
+        """Skip layers on several small batches, so that each effect has a standard error.
+
+        None if the budget ends before two are done: one batch alone has no error bar to judge by.
+        """
         portions = parts.skip_batches(self.batches, loss, self.options)
         runs = parts.candidate_runs(stream.angular_matrix())
         depth, effects = len(rows), []
@@ -168,9 +223,17 @@ class _Examination:
             def track(steps: range, done: int = number * depth) -> Iterator[int]:
                 for step in steps:
                     self.say("skipping layers", done + step, depth * len(portions))
+                    if self.say.over():
+                        raise OutOfTime
                     yield step
 
-            effects.append(skip_layers(layout, portion, loss, runs=runs, track=track))
+            try:
+                effects.append(skip_layers(layout, portion, loss, runs=runs, track=track))
+            except OutOfTime:
+                self.say.left_out.append(f"skipping layers on {len(portions) - number} of {len(portions)} batches")
+                break
+        if len(effects) < min(2, len(portions)):
+            return None
         return skip_report(effects, loss.chance, rows=rows, shared=len(layout.layers) == 1 < depth)
 
     def _how(self, stream: StreamStatistics) -> How:
@@ -197,29 +260,8 @@ def _loss(options: DiagnoseOptions, model: nn.Module, batch: Any) -> Loss | None
     return pick(options.loss, model, batch, mask_id=ids, special_ids=special, seed=options.seed)
 
 
-class _Clock:
-    """Tells the progress on, and keeps how long each stage took."""
-
-    def __init__(self, progress: Callable[[str, int, int], None] | None) -> None:
-        self.progress, self.start = progress, time.perf_counter()
-        self.begins: list[tuple[str, float]] = []
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if not self.begins or self.begins[-1][0] != stage:
-            self.begins.append((stage, time.perf_counter()))
-        if self.progress is not None:
-            self.progress(stage, done, total)
-
-    def seconds(self) -> float:
-        return round(time.perf_counter() - self.start, 1)
-
-    def stages(self) -> dict[str, float]:
-        ends = [*(begin for _, begin in self.begins[1:]), time.perf_counter()]
-        return {name: round(end - begin, 1) for (name, begin), end in zip(self.begins, ends, strict=True)}
-
-
 @contextmanager
-def _prepared(model: nn.Module) -> Iterator[None]:
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode and no key-value cache, for the time of the block."""
     modes = {module: module.training for module in model.modules()}
     compiled = is_compiled(model)
@@ -258,19 +300,25 @@ def _text(layout: Layout, batch: Any) -> Tensor | None:
 
 
 def _attention(
-    layout: Layout, batches: list[Any], rows: list[LayerRow], options: DiagnoseOptions
-) -> tuple[list[LayerRow], tuple[LengthRow, ...], tuple[HeadRow, ...]]:
+    layout: Layout, batches: list[Any], rows: list[LayerRow], options: DiagnoseOptions, say: Clock
+) -> tuple[list[LayerRow], tuple[LengthRow, ...], tuple[HeadRow, ...], tuple[MaskRow, ...]]:
     """Weights at the batch's own length into the rows; then the means over layers against length."""
     with eager_attention(layout.model):
         first = parts.first_rows(batches[0], tokens=1 << 30)
         statistics = _watched(layout, first)
         found = statistics.rows()
         if not any(row.entropy is not None for row in found):
-            return joined(rows, found), (), ()
+            return joined(rows, found), (), (), ()
         # The length of what a decoder reads beside an encoder does not follow from the encoder's text.
         texts = [] if layout.stack == "decoder" else parts.texts(layout.model, batches, options)
-        lengths = tuple(_at_length(layout, batches[0], text) for text in texts)
-        return joined(rows, found), lengths, statistics.head_rows()
+        lengths = []
+        for number, text in enumerate(texts):
+            say("attention", number, len(texts))
+            if say.allows(f"attention at {text.shape[1]} tokens"):
+                lengths.append(_at_length(layout, batches[0], text))
+        modules = [layer for _, layer in layout.layers]
+        masks = statistics.mask_rows(modules, getattr(layout.model, "config", None))
+        return joined(rows, found), tuple(lengths), statistics.head_rows(), masks
 
 
 def _watched(layout: Layout, batch: Any) -> AttentionStatistics:
@@ -350,7 +398,20 @@ def _notes(layout: Layout, loss: Loss | None, healthy: bool, causal: SkipReport 
         notes.append("attention, gradients and skips were left out: NaN or infinities are present")
     elif loss is None:
         notes.append("no loss fits this model and input, so gradients and skips were not measured; pass loss=")
+    notes += _rounding(layout.model)
     if layout.mutated:
         names = ", ".join(sorted(name or "the stream" for name in layout.mutated))
         notes.append(f"changed in place by the model, so copied first: {names}")
     return notes
+
+
+def _rounding(model: nn.Module) -> list[str]:
+    """Half precision is measured as it runs: its overflows are real, and its last digits are not."""
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    if torch.finfo(kind).bits >= 32:
+        return []
+    name, step = str(kind).removeprefix("torch."), 100 * torch.finfo(kind).eps
+    return [
+        f"measured in {name}, which rounds to {step:.2g} %: a verdict whose number is that near to its limit, and skips that "
+        "hardly change the loss, may be judged otherwise in a float32 copy (model.float())"
+    ]

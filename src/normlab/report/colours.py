@@ -15,6 +15,8 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#9
 THEORY = "#888888"  # what is predicted, beside what was measured
 BAD = "#D55E00"
 MUTED = "#777777"
+# How something fares, from well to broken; told apart by lightness too.
+FARES = {"fine": "#8FBFA8", "note": "#56B4E9", "warn": "#E69F00", "bad": "#C8401B"}
 
 SCHEME_COLOURS = {
     # placement: the norm before the branch is blue, after the sum red, on both sides green; gates are earth

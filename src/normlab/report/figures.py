@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from normlab.report.colours import MUTED, THEORY, pick, scheme_colours
+from normlab.report.colours import FARES, MUTED, THEORY, pick, scheme_colours
 
 Trace: TypeAlias = dict[str, Any]  # what plotly.js draws; its grammar is not ours to type
 Figure: TypeAlias = dict[str, Any]
@@ -17,6 +17,11 @@ Numbers: TypeAlias = Sequence[float | None]
 
 COLUMNS = 3
 GAP = 0.06
+
+
+_LEVELS = tuple(FARES)
+_SIGNS = {"fine": "", "note": "i", "warn": "!", "bad": "✕"}
+_NAMED = {"fine": "nothing to say", "note": "note", "warn": "warning", "bad": "fault"}
 
 
 # -- marks ------------------------------------------------------------------------------------------------------------
@@ -39,8 +44,14 @@ def band(xs: Sequence[object], low: Sequence[object], high: Sequence[object], co
     }  # fmt: skip
 
 
-def bars(xs: Sequence[object], ys: Sequence[object], name: str, colour: int | str = 0) -> Trace:
-    return {"type": "bar", "x": list(xs), "y": list(ys), "name": name, "marker": {"color": pick(colour)}}
+def bars(
+    xs: Sequence[object], ys: Sequence[object], name: str, colour: int | str = 0, *, reach: Numbers | None = None
+) -> Trace:
+    """`reach` is how far an error bar goes to each side."""
+    drawn: Trace = {"type": "bar", "x": list(xs), "y": list(ys), "name": name, "marker": {"color": pick(colour)}}
+    if reach is not None:
+        drawn["error_y"] = {"type": "data", "array": list(reach), "thickness": 1.2, "width": 2, "color": MUTED}
+    return drawn
 
 
 def matrix(values: Sequence[Numbers], name: str = "", **style: object) -> Trace:
@@ -65,6 +76,77 @@ def axis(title: str, *, log: bool = False) -> dict[str, object]:
 def ticks(values: Sequence[float]) -> dict[str, object]:
     """An axis that names these numbers and no others: lengths, depths and learning rates that were really run."""
     return {"tickvals": list(values), "ticktext": [f"{value:g}" for value in values]}
+
+
+def log_ticks(values: Sequence[float | None]) -> dict[str, object]:
+    """A logarithmic axis with numbers that people say: 1, 2, 5 of each decade, or the decades alone where there are many."""
+    known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
+    if not known:
+        return {}
+    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    steps = (1, 2, 5) if high - low <= 2 else (1,)
+    every = max(1, -(-(high - low) // 8))
+    return ticks([float(f"{m}e{k}") for k in range(low, high + 1, every) for m in steps])
+
+
+def marked(places: Mapping[int, str], *, name: str = "") -> list[dict[str, object]]:
+    """Columns of a picture that something is said of: place -> "warn" or "bad"; neighbours are joined.
+
+    The legend calls them what they are, or `name`.
+    """
+    runs: list[tuple[int, int, str]] = []
+    for place, how in sorted(places.items()):
+        if runs and runs[-1][1] == place - 1 and runs[-1][2] == how:
+            runs[-1] = (runs[-1][0], place, how)
+        else:
+            runs.append((place, place, how))
+    drawn: list[dict[str, object]] = []
+    for first, last, how in runs:
+        new = how not in {each[2] for each in runs[: len(drawn)]}
+        legend = {"showlegend": new, "name": name or f"flagged: {_NAMED[how]}"}
+        span = {"x0": first - 0.5, "x1": last + 0.5, "y0": 0, "y1": 1, "yref": "paper"}
+        style = {"fillcolor": FARES[how], "opacity": 0.28, "line": {"width": 0}, "layer": "below"}
+        drawn.append({"type": "rect", **span, **style, **legend})
+    return drawn
+
+
+def status(
+    rows: Mapping[str, Sequence[str]], columns: Mapping[int, str], *, said: Mapping[str, Sequence[str]]
+) -> Figure:
+    """A strip a row, a cell a place, each coloured by how it fares (a key of `FARES`); `said` is shown on hovering.
+
+    `columns` names some of the places.
+    """
+    names = list(rows)
+    values = [[_LEVELS.index(how) for how in rows[name]] for name in names]
+    steps = [(i + side) / len(_LEVELS) for i in range(len(_LEVELS)) for side in (0, 1)]
+    scale = [[at, FARES[_LEVELS[i // 2]]] for i, at in enumerate(steps)]
+    cells: Trace = {
+        "type": "heatmap", "z": values, "x": list(range(len(rows[names[0]]))), "y": names, "colorscale": scale,
+        "zmin": -0.5, "zmax": len(_LEVELS) - 0.5, "showscale": False, "xgap": 2, "ygap": 3,
+        "hovertemplate": "%{customdata}<extra></extra>", "customdata": [list(said[name]) for name in names],
+        "text": [[_SIGNS[how] for how in rows[name]] for name in names], "texttemplate": "%{text}",
+        "textfont": {"color": "#1b1f24"},
+    }  # fmt: skip
+    seen = [how for how in _LEVELS if any(how in row for row in rows.values())]
+    legend: list[Trace] = [
+        {"type": "scatter", "mode": "markers", "x": [None], "y": [names[0]], "name": _NAMED[how],
+         "marker": {"symbol": "square", "size": 11, "color": FARES[how]}}
+        for how in seen
+    ]  # fmt: skip
+    still = {"fixedrange": True, "showgrid": False, "zeroline": False}
+    across = {"tickvals": list(columns), "ticktext": list(columns.values()), "tickangle": 0, **still}
+    down = {"type": "category", "autorange": "reversed", "automargin": True, **still}
+    above = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
+    layout = {"xaxis": across, "yaxis": down, "hovermode": "closest", "showlegend": True, "legend": above}
+    return {"data": [cells, *legend], "layout": layout}
+
+
+def every_so_many(count: int, *, most: int = 12) -> list[int]:
+    """Which of so many columns get a tick, by steps that people count in; the first and the last always."""
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if count <= most * step)
+    found = list(range(0, count, step))
+    return found if not found or count - 1 - found[-1] < max(1, step // 2) else [*found, count - 1]
 
 
 def intervals(

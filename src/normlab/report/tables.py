@@ -57,6 +57,51 @@ def terminal_table(rows: Sequence[Row], *, title: str | None = None, columns: Se
     return drawn
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a table that must fit: what has the highest `keep` stays longest. Texts are left-aligned."""
+
+    title: str
+    cells: tuple[str, ...]
+    keep: int = 0
+    text: bool = False
+
+    @property
+    def width(self) -> int:
+        return max([len(self.title), *(len(cell) for cell in self.cells)])
+
+
+def fitted(columns: Sequence[Column], *, width: int, gap: int = 2) -> tuple[list[str], list[str]]:
+    """(lines, titles that did not fit): a table no wider than `width`, with a gap between any two cells.
+
+    Columns go by their `keep`, the least first; the first column always stays and is cut if it must be.
+    """
+    shown = list(columns)
+
+    def total() -> int:
+        return sum(column.width for column in shown) + gap * (len(shown) - 1)
+
+    dropped: list[str] = []
+    while total() > width and len(shown) > 1:
+        least = min(shown[1:], key=lambda column: column.keep)
+        shown.remove(least)
+        dropped.append(least.title)
+    if not shown:
+        return [], []
+
+    def line(cells: Sequence[str]) -> str:
+        parts = []
+        for column, cell in zip(shown, cells, strict=True):
+            size = min(column.width, width)
+            cut = cell if len(cell) <= size else cell[: size - 1] + "…"
+            parts.append(cut.ljust(size) if column.text else cut.rjust(size))
+        return (" " * gap).join(parts).rstrip()
+
+    body = [line(cells) for cells in zip(*(column.cells for column in shown), strict=True)]
+    rule = "-" * min(width, total())
+    return [line([column.title for column in shown]), rule, *body], dropped
+
+
 def html_table(rows: Sequence[Row], *, columns: Sequence[str] | None = None, caption: str = "") -> str:
     """Markup whose every text is escaped: what `Page.table` shows."""
     view = layout(rows, columns)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import sys
 import threading
 import time
@@ -28,6 +30,23 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 100
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
+
+
+def columns() -> int:
+    """How wide a text for stdout may be: the terminal, what COLUMNS says, or 100 for a file or a pipe; never below 60."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return max(60, shutil.get_terminal_size((100, 24)).columns) if known else 100
+
+
+_FARES = {"fine": "·", "note": "i", "warn": "!", "bad": "X"}
+
+
+def strip(fares: Sequence[str], *, width: int) -> str:
+    """One sign a place ("fine", "note", "warn", "bad"); of neighbours that share a sign, the worst."""
+    order = list(_FARES)
+    size = max(1, -(-len(fares) // max(1, width)))
+    groups = [fares[i : i + size] for i in range(0, len(fares), size)]
+    return "".join(_FARES[max(group, key=order.index)] for group in groups)
 
 
 def print_json(value: object) -> None:

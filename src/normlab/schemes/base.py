@@ -71,7 +71,7 @@ class Frame:
     @property
     def norm_parameters(self) -> int:
         d = self.dim
-        return {"rmsnorm": d, "layernorm": 2 * d, "dyt": 2 * d + 1, "derf": 2 * d + 2}[self.norm]
+        return {"rmsnorm": d, "layernorm": 2 * d, "dyt": 2 * d + 1, "derf": 2 * d + 2, "l2": d}[self.norm]
 
 
 @dataclass(frozen=True)
@@ -294,6 +294,10 @@ class Scheme(nn.Module, ABC):
     def write(self, stream: Stream, y: Tensor, carry: Any, site: Site) -> Stream: ...
     @abstractmethod
     def close(self, stream: Stream) -> Tensor: ...
+
+    def forward(self, verb: str, *args: Any) -> Any:
+        """A verb by its name. What acts on the calls of a module (offloading, PEFT's wrappers) then acts on verbs."""
+        return getattr(self, verb)(*args)
 
     # -- the stream across devices ---------------------------------------------------------------------------------
     def to_parts(self, stream: Stream) -> Parts:

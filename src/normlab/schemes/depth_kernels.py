@@ -1,4 +1,4 @@
-"""Optional C for the passes over memory of fast reads on CPUs (depth_kernels.c): built where a C compiler is, else not used.
+"""Optional C for the passes over memory on CPUs (depth_kernels.c, ops/streams.c): built where a C compiler is, else not used.
 
 The first read builds a small library into the user's cache folder (about a second, once per machine and type), and says
 nothing if that fails: depth_reads.py has the same arithmetic in PyTorch. A library there that is damaged, or not ours, is
@@ -28,26 +28,42 @@ from torch import Tensor
 from normlab.files import LIMITS, sync, write_text
 
 SOURCE = Path(__file__).with_name("depth_kernels.c")
+SOURCES = (SOURCE, Path(__file__).with_name("ops") / "streams.c")
 # Sums may be reordered, as in every BLAS; infinities and NaN stay what they are, and the processor's modes are untouched.
 FLAGS = [
     *("-O3", "-march=native", "-std=c11", "-fPIC", "-shared"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
 ]
+PLAIN = (Tensor, torch.nn.Parameter)  # not their subclasses, which may be anything
 TYPES = {torch.float32: "float", torch.float64: "double"}
 SMALL = 1 << 15  # numbers in a tensor below which one thread does it all
 ENVIRONMENT = "NORMLAB_KERNELS"
 
 log = logging.getLogger(__name__)
-_whole, _pointer, _int = ctypes.c_longlong, ctypes.c_void_p, ctypes.c_int
-_row = (_pointer, _whole)  # a tensor [tokens, d] and its stride
+_whole, _pointer = ctypes.c_longlong, ctypes.c_void_p
+_letters = {"w": _whole, "p": _pointer, "i": ctypes.c_int, "f": ctypes.c_double}
+# Arguments in order: w a whole number, p a pointer, i an int, f a double; a tensor [tokens, d] with its stride is "pw".
 _signatures = {
-    "merge_forward": [_whole, _whole, *_row, *_row, *_row, _pointer, _int, ctypes.c_double, *[_pointer] * 2, _int],
-    "merge_backward": [
-        *(_whole, _whole, *_row, *_row, *_row, _pointer, _int, _pointer),
-        *(*_row, *[_pointer] * 3, _int),
-    ],
-    "mix_forward": [*[_whole] * 4, *[_pointer] * 6, _int],
-    "mix_backward": [*[_whole] * 4, *[_pointer] * 9, _int],
+    "merge_forward": "ww pw pw pw p i f pp i",
+    "merge_backward": "ww pw pw pw p i p pw ppp i",
+    "mix_forward": "wwww pppppp i",
+    "mix_backward": "wwww ppppppppp i",
+    "rms_forward": "ww pw p f pp i",
+    "rms_backward": "ww pw pw pppp i",
+    "inverse_rms": "ww pw f p i",
+    "read_forward": "www pww pw p f pp i",
+    "read_backward": "www pw pww pw ppppppp i",
+    "add_along": "www pww pww p i",
+    "write_forward": "www pww pw pw pw p i",
+    "write_backward": "www p pww pw pw pw pppp i",
+    "inject_forward": "www pww pw p p i",
+    "inject_backward": "www p pw p pp i",
+    "sinkhorn_forward": "www pw f pp i",
+    "sinkhorn_backward": "www pw f p pw p i",
+    "gates_forward": "www pppp fff ppp i",
+    "gates_backward": "wwww ppp fff pppppppp i",
+    "tanh_forward": "ww pppppppp i",
+    "tanh_backward": "www ppppppppp i",
 }
 
 
@@ -57,7 +73,7 @@ def usable(*tensors: Tensor) -> Kernels | None:
         return None
     first = tensors[0]
     if torch._C._len_torch_dispatch_stack() or not all(
-        type(t) is Tensor and t.device.type == "cpu" and t.dtype == first.dtype and t.stride(-1) == 1 for t in tensors
+        type(t) in PLAIN and t.device.type == "cpu" and t.dtype == first.dtype and t.stride(-1) == 1 for t in tensors
     ):
         return None
     kernels = _kernels(first.dtype) if enabled() else None
@@ -74,6 +90,20 @@ def available() -> bool:
     return enabled() and os.name == "posix" and shutil.which(name) is not None
 
 
+def state() -> str:
+    """Are they used here, and if not, why? Builds them if they are not built yet."""
+    if not enabled():
+        return f"off: {ENVIRONMENT} is {os.environ[ENVIRONMENT]!r}; PyTorch's own operations are used"
+    if not available():
+        return "off: no C compiler is found (set CC, or install one); PyTorch's own operations are used"
+    found = _kernels(torch.float32)
+    if found is None:
+        return "off: the C compiler is there but the build failed; PyTorch's own operations are used"
+    if not found.parallel:
+        return "on, without OpenMP: used on one thread only, because the compiler has no OpenMP"
+    return "on, with OpenMP"
+
+
 class Kernels:
     """The C functions of one type, called with tensors."""
 
@@ -82,7 +112,7 @@ class Kernels:
         self.library = library
         for name, signature in _signatures.items():
             function = getattr(library, name)
-            function.argtypes, function.restype = signature, None
+            function.argtypes, function.restype = [_letters[c] for c in signature if c != " "], None
 
     def merge_forward(
         self, o: Tensor, lse: Tensor, b: Tensor, query: Tensor, eps: float | None
@@ -93,7 +123,7 @@ class Kernels:
         h, stats = b.new_empty((tokens, d)), b.new_empty((3, tokens))
         self.library.merge_forward(
             *(tokens, d, *_strided(o), *_strided(lse), *_strided(b), query.data_ptr(), eps is not None, eps or 0.0),
-            *(h.data_ptr(), stats.data_ptr(), _threads(h)),
+            *(h.data_ptr(), stats.data_ptr(), threads_for(h)),
         )
         return h, stats
 
@@ -102,7 +132,7 @@ class Kernels:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients of o (in its place, if there is one), lse, b and the query."""
         tokens, d = b.shape
-        threads = _threads(b)
+        threads = threads_for(b)
         do = b.new_empty((tokens, d)) if place is None else place
         dlse, db, sums = b.new_empty(tokens), b.new_empty((tokens, d)), b.new_empty((threads, 2, d))
         self.library.merge_backward(
@@ -122,7 +152,7 @@ class Kernels:
         out = [logits.new_empty((tokens, d)) for _ in range(queries)]
         self.library.mix_forward(
             *(tokens, d, n, queries, logits.data_ptr(), *_many(sources), lse.data_ptr(), weights.data_ptr()),
-            *(_many(out)[0], _threads(out[0])),
+            *(_many(out)[0], threads_for(out[0])),
         )
         return lse, weights, out
 
@@ -139,7 +169,7 @@ class Kernels:
         dlogits = torch.empty_like(weights)
         self.library.mix_backward(
             *(tokens, grads[0].shape[-1], n, queries, weights.data_ptr(), *_many(sources), *_many(grads)),
-            *(*_many(places), dlse.data_ptr(), dlogits.data_ptr(), _threads(grads[0])),
+            *(*_many(places), dlse.data_ptr(), dlogits.data_ptr(), threads_for(grads[0])),
         )
         return dlogits
 
@@ -160,7 +190,7 @@ def _many(tensors: Sequence[Tensor]) -> tuple[ctypes.Array[ctypes.c_void_p], cty
     return (_pointer * n)(*(t.data_ptr() for t in tensors)), (_whole * n)(*(t.stride(0) for t in tensors))
 
 
-def _threads(x: Tensor) -> int:
+def threads_for(x: Tensor) -> int:
     return 1 if x.numel() < SMALL else torch.get_num_threads()
 
 
@@ -187,7 +217,13 @@ def _kernels(dtype: torch.dtype) -> Kernels | None:
 
 def _built(command: list[str], *, anew: bool = False) -> Path:
     """The library, from the cache or built now. Its name tells source, flags, compiler and processor."""
-    signs = [SOURCE.read_text("utf-8"), *command[1:], command[0], str(os.stat(command[0]).st_mtime_ns), _processor()]
+    signs = [
+        *(source.read_text("utf-8") for source in SOURCES),
+        *command[1:],
+        command[0],
+        str(os.stat(command[0]).st_mtime_ns),
+        _processor(),
+    ]
     name = hashlib.sha256("\0".join(signs).encode()).hexdigest()[:20]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "normlab" / "kernels"
     path = folder / f"depth-{name}.so"
@@ -198,7 +234,7 @@ def _built(command: list[str], *, anew: bool = False) -> Path:
     if anew or not _intact(path):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # in the same folder, so that the move is one step
             made = Path(scratch) / path.name
-            whole = [*command, "-o", str(made), str(SOURCE), "-lm"]
+            whole = [*command, "-o", str(made), *map(str, SOURCES), "-lm"]
             subprocess.run(whole, check=True, capture_output=True, timeout=LIMITS.compile_seconds)
             # The digest first: a library without its own digest is built again, never loaded.
             write_text(_digest_of(path), hashlib.sha256(made.read_bytes()).hexdigest())

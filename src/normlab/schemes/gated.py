@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,15 +12,19 @@ from torch import Tensor, nn
 
 from normlab.errors import ConfigError
 from normlab.schemes.base import Access, Card, Frame, Growth, Scheme, SchemeConfig, Site, applied
+from normlab.schemes.depth_kernels import Kernels
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
+    Weights,
     growth_law,
     mean_bias,
     normed_product,
     read_streams,
     sigmoid,
 )
+from normlab.schemes.norms import RMSNorm
+from normlab.schemes.ops.streams import Gates, sigmoid_read
 
 
 class IndependentHyperConnections(SchemeConfig):
@@ -106,12 +110,17 @@ class IndependentStream(Streams):
         pre, post = self.gates(streams, site)
         return pre, post, torch.eye(self.streams, dtype=pre.dtype, device=pre.device)
 
-    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Any]:
-        pre, post = (self.weigh(gate).to(stream.dtype) for gate in self.gates(stream, site))
-        return self.enter(read_streams(stream, pre), site), post
+    def in_one(self, x: Tensor, site: Site, norm: RMSNorm, kernels: Kernels) -> tuple[Tensor, ...]:
+        config = self.config
+        gates = Gates(pre_eps=config.eps, size=config.magnitude, post_eps=config.eps, norm_eps=self.frame.eps)
+        project, alpha, bias = (self.slice(name, site) for name in ("project", "alpha", "bias"))
+        return sigmoid_read(x, project, alpha, bias, norm=norm, gates=gates, kernels=kernels)
 
-    def write(self, stream: Tensor, y: Tensor, carry: Any, site: Site) -> Tensor:
-        return torch.addcmul(stream, carry.unsqueeze(-1), self.leave(y, site).unsqueeze(-2).to(stream.dtype))
+    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights]:
+        if (found := self.read_in_one(stream, site)) is not None:
+            return found
+        pre, post = (self.weigh(gate).to(stream.dtype) for gate in self.gates(stream, site))
+        return self.enter(read_streams(stream, pre), site), Weights(None, post)
 
     def close(self, stream: Tensor) -> Tensor:
         weights = self.weigh(self.head(stream)).to(stream.dtype)

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from normlab.errors import ConfigError
 from normlab.schemes.base import GPT2, Access, Card, Frame, Growth, Scheme, SchemeConfig, Site, applied
+from normlab.schemes.depth_kernels import Kernels, usable
 from normlab.schemes.depth_reads import full_precision, keys
-from normlab.schemes.norms import precise
+from normlab.schemes.norms import RMSNorm, precise
+from normlab.schemes.ops.streams import Slices, kernels_for, read, tanh_read, write
 
 Matrix = list[list[float]]
 
@@ -95,8 +97,9 @@ class HyperConnections(SchemeConfig):
 class Weights(NamedTuple):
     """What a read leaves for its write, H <- res H + post (x) y. The streams are mixed there: nothing lies between."""
 
-    res: Tensor  # [..., n, n]
+    res: Tensor | None  # [..., n, n]; none: the identity
     post: Tensor  # [..., n]
+    streams: Tensor | None = None  # [tokens, n, d], as the read in one piece hands them on
 
 
 def read_streams(streams: Tensor, weights: Tensor) -> Tensor:
@@ -108,6 +111,8 @@ def read_streams(streams: Tensor, weights: Tensor) -> Tensor:
 def write_streams(streams: Tensor, y: Tensor, weights: Weights) -> Tensor:
     """res H + post (x) y in one buffer, saving nothing beside its arguments."""
     n, d = streams.shape[-2:]
+    if weights.res is None:
+        return torch.addcmul(streams, weights.post.unsqueeze(-1), y.unsqueeze(-2).to(streams.dtype))
     post = weights.post.expand(streams.shape[:-1]).reshape(-1, n, 1)  # static weights are the same for every token
     res = weights.res.expand(*streams.shape[:-1], n).reshape(-1, n, n)
     added = torch.bmm(post, y.reshape(-1, 1, d))
@@ -136,6 +141,7 @@ class Streams(Scheme):
         self.streams = streams
         self.closes_at = closes_at  # sum of the head's weights at the start: n for a sum of streams (input_scales)
         self.final = frame.new_norm(eps=frame.eps * closes_at**2)
+        self.slices = Slices()
 
     @abstractmethod
     def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,12 +150,50 @@ class Streams(Scheme):
     def open(self, x: Tensor) -> Tensor:
         return self._source(x).unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1])
 
+    def in_one(self, x: Tensor, site: Site, norm: RMSNorm, kernels: Kernels) -> tuple[Tensor, ...] | None:
+        """Coefficients, read and norm of x [tokens, n, d] in one piece: y, the streams, post, res. None: not for these."""
+        return None
+
+    def read_in_one(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights] | None:
+        """The read as one function (ops/streams.py), where it has the kernels and nobody looks inside."""
+        norm = self.pre[site.index]
+        if self._tape is not None or not self._own_coefficients or (kernels := kernels_for(norm, stream)) is None:
+            return None
+        assert isinstance(norm, RMSNorm)
+        with full_precision(stream.device):
+            found = self.in_one(stream.reshape(-1, *stream.shape[-2:]), site, norm, kernels)
+        if found is None:
+            return None
+        y, streams, post, *res = found
+        return y.view(*stream.shape[:-2], -1), Weights(res[0] if res else None, post, streams)
+
+    @property
+    def _own_coefficients(self) -> bool:
+        """Are the coefficients those that `in_one` computes, and not somebody's own?"""
+        if "coefficients" in self.__dict__:
+            return False
+        first = next(c for c in type(self).__mro__ if "coefficients" in c.__dict__ or "in_one" in c.__dict__)
+        return "coefficients" in first.__dict__ and "in_one" in first.__dict__
+
+    def slice(self, name: str, site: Site) -> Tensor:
+        return self.slices.of(name, getattr(self, name), site.index)
+
     def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights]:
+        if (found := self.read_in_one(stream, site)) is not None:
+            return found
         pre, post, res = (self.weigh(c).to(stream.dtype) for c in self.coefficients(stream, site))
         return self.enter(read_streams(stream, pre), site), Weights(res, post)
 
     def write(self, stream: Tensor, y: Tensor, carry: Weights, site: Site) -> Tensor:
-        return write_streams(stream, self.leave(y, site), carry)
+        y = self.leave(y, site)
+        if carry.streams is None:
+            return write_streams(stream, y, carry)
+        same = carry.streams.data_ptr() == stream.data_ptr() and carry.streams.numel() == stream.numel()
+        streams = carry.streams if same else stream.reshape(carry.streams.shape)
+        y = y.reshape(-1, y.shape[-1]).to(stream.dtype)
+        if (kernels := usable(streams, y)) is None:
+            return write_streams(streams, y, carry).view(stream.shape)
+        return write(streams, y, carry.res, carry.post, kernels).view(stream.shape)
 
     def close(self, stream: Tensor) -> Tensor:
         return applied(self.final, self._read(stream.sum(-2)))
@@ -181,6 +225,13 @@ class HyperConnectionsStream(Streams):
             self.gain.fill_(1.0)
             self.project.zero_()
             self.scale.fill_(0.01)
+
+    def in_one(self, x: Tensor, site: Site, norm: RMSNorm, kernels: Kernels) -> tuple[Tensor, ...]:
+        if self.config.dynamic:
+            parameters = tuple(self.slice(name, site) for name in ("gain", "project", "mix", "beta", "scale"))
+            return tanh_read(x, parameters, norm=norm, norm_eps=self.frame.eps, kernels=kernels)
+        mix = self.slice("mix", site)
+        return *read(x, mix[:, 0], norm, kernels), self.slice("beta", site), mix[:, 1:].t()
 
     def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
         i, n = site.index, self.config.streams

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from normlab.schemes.base import Access, Card, Frame, Growth, SchemeConfig, Site, applied
+from normlab.schemes.depth_kernels import Kernels
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
@@ -23,6 +24,8 @@ from normlab.schemes.hyper import (
     stream_traffic,
     write_streams,
 )
+from normlab.schemes.norms import RMSNorm
+from normlab.schemes.ops.streams import Gates, sigmoid_read
 from normlab.schemes.sinkhorn import sinkhorn
 
 Head = Literal["learned", "mean", "sum"]
@@ -168,6 +171,12 @@ class ManifoldHyperConnectionsStream(Streams):
             start = self.config.start(index)
             res = torch.full((n, n), start.off_diagonal).fill_diagonal_(start.on_diagonal)
             bias.copy_(torch.cat([torch.tensor(start.pre), torch.tensor(start.post), res.flatten()]))
+
+    def in_one(self, x: Tensor, site: Site, norm: RMSNorm, kernels: Kernels) -> tuple[Tensor, ...]:
+        config = self.config
+        gates = Gates(pre_eps=config.eps, iterations=config.iterations, norm_eps=self.frame.eps)
+        project, alpha, bias = (self.slice(name, site) for name in ("project", "alpha", "bias"))
+        return sigmoid_read(x, project, alpha, bias, norm=norm, gates=gates, kernels=kernels)
 
     def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
         i, n = site.index, self.config.streams

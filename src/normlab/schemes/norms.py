@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-NormKind = Literal["rmsnorm", "layernorm", "dyt", "derf"]
+from normlab.schemes.depth_kernels import threads_for, usable
+
+NormKind = Literal["rmsnorm", "layernorm", "dyt", "derf", "l2"]
 
 
 class RMSNorm(nn.Module):
@@ -67,11 +69,20 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        ctx.eps, d = eps, x.shape[-1]
+        if (kernels := usable(x, weight)) is not None:
+            rows = x.reshape(-1, d)
+            y, r = torch.empty_like(rows, memory_format=torch.contiguous_format), x.new_empty(*x.shape[:-1], 1)
+            kernels.library.rms_forward(
+                *(len(rows), d, rows.data_ptr(), rows.stride(0), weight.data_ptr(), eps, y.data_ptr(), r.data_ptr()),
+                threads_for(x),
+            )
+            ctx.save_for_backward(x, weight, r)
+            return y.view(x.shape)
         # vector_norm reads x once; squaring it would write it once more.
-        exact, d = precise(x), x.shape[-1]
+        exact = precise(x)
         r = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).square_().div_(d).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, r)
-        ctx.eps = eps
         return (exact * r).mul_(precise(weight)).to(x.dtype)
 
     @staticmethod
@@ -79,12 +90,38 @@ class _RMSNorm(torch.autograd.Function):
         x, weight, r = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted, and r depends on x
             r = inverse_rms(x, ctx.eps)
+        elif (kernels := usable(x, weight, dy)) is not None:
+            rows, grads, d = x.reshape(-1, x.shape[-1]), dy.reshape(-1, x.shape[-1]), x.shape[-1]
+            threads = threads_for(x)
+            dx, sums = torch.empty_like(rows, memory_format=torch.contiguous_format), x.new_empty(threads, 2, d)
+            kernels.library.rms_backward(
+                *(len(rows), d, grads.data_ptr(), grads.stride(0), rows.data_ptr(), rows.stride(0)),
+                *(weight.data_ptr(), r.data_ptr(), dx.data_ptr(), sums.data_ptr(), threads),
+            )
+            return dx.view(x.shape), sums[0, 0] if threads == 1 else sums[:, 0].sum(0), None
         dy, exact, g, d = precise(dy), precise(x), precise(weight), x.shape[-1]
         product = (dy * exact).reshape(-1, d)
         dg = torch.mv(product.t(), r.flatten())
         along = torch.mv(product, g).view_as(r)
         dx = (dy * g).mul_(r).addcmul_(exact, along * r**3, value=-1 / d)
         return dx.to(x.dtype), dg.to(weight.dtype), None
+
+
+class L2Norm(nn.Module):
+    """g x / sqrt(|x|^2 + eps): RMSNorm without the factor sqrt(d)."""
+
+    def __init__(self, dim: int, *, eps: float) -> None:
+        super().__init__()
+        self.dim, self.eps = dim, eps
+        self.weight = nn.Parameter(torch.empty(dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        exact = precise(x)
+        return (exact * torch.rsqrt(exact.square().sum(-1, keepdim=True) + self.eps) * precise(self.weight)).to(x.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -157,6 +194,8 @@ def make_norm(kind: NormKind, dim: int, *, eps: float) -> nn.Module:
         return LayerNorm(dim, eps=eps)
     if kind == "derf":
         return DynamicErf(dim)
+    if kind == "l2":
+        return L2Norm(dim, eps=eps)
     return DynamicTanh(dim)
 
 

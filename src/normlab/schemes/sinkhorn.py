@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from normlab.schemes.depth_kernels import usable
 from normlab.schemes.depth_reads import transformed
-from normlab.schemes.norms import precise
+from normlab.schemes.norms import precise, traced
+from normlab.schemes.ops.streams import kernel_sinkhorn
 
 SMALL = 1e-30  # a row's sum below this has lost its digits to underflow
 
@@ -33,6 +35,9 @@ def sinkhorn(logits: Tensor, iterations: int, *, eps: float = 0.0) -> Tensor:
     `eps` as DeepSeek-V4 ships it: added to the matrix after the first normalisation, and to every later sum.
     """
     n = logits.shape[-1]
+    exact = precise(logits).reshape(-1, n, n)
+    if not traced() and (kernels := usable(exact)) is not None:
+        return kernel_sinkhorn(exact.contiguous(), iterations, eps, kernels).view(logits.shape)
     tokens_last = precise(logits).reshape(-1, n * n).t().reshape(n, n, -1)
     if transformed():
         balanced = _in_logarithms(tokens_last, iterations, eps)

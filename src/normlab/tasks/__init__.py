@@ -8,6 +8,7 @@ from normlab.errors import ConfigError, canonical, unknown
 from normlab.tasks.automata import DEAD, Automaton
 from normlab.tasks.base import IGNORE, Batch, Task
 from normlab.tasks.languages import Dyck, Language, Tomita
+from normlab.tasks.masked_text import MaskedText
 from normlab.tasks.max_retrieval import MaxRetrieval
 from normlab.tasks.set_complement import SetComplement
 from normlab.tasks.text import Text
@@ -18,6 +19,7 @@ TASKS: dict[str, type[Task]] = {
     "dyck": Dyck,
     "tomita": Tomita,
     "text": Text,
+    "masked_text": MaskedText,
 }
 
 
@@ -42,6 +44,7 @@ __all__ = [
     "Batch",
     "Dyck",
     "Language",
+    "MaskedText",
     "MaxRetrieval",
     "SetComplement",
     "Task",

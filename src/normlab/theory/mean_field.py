@@ -20,7 +20,7 @@ from normlab.config import Config
 from normlab.errors import ConfigError
 from normlab.model import Transformer, TransformerConfig
 from normlab.model.attention import Pass
-from normlab.model.ffn import FeedForward
+from normlab.model.layers import FeedForward
 from normlab.observe.portrait import walk
 from normlab.results import Plain, as_row
 from normlab.schemes import SchemeConfig, label, parse_scheme
@@ -110,7 +110,7 @@ def mean_field(scheme: str | SchemeConfig, setting: MeanFieldSetting | None = No
     config = parse_scheme(scheme)
     if len(set(setting.depths)) < 2 or min(setting.depths) < 1:
         raise ConfigError(f"an exponent in depth needs two depths or more, all positive; got {list(setting.depths)}")
-    found = [_at_depth(config, setting, depth) for depth in sorted(set(setting.depths))]
+    found = [at_depth(config, setting, depth) for depth in sorted(set(setting.depths))]
     return MeanField(label(config), found, _fit(found), STATED.get(label(config), Stated()))
 
 
@@ -125,7 +125,8 @@ class _Draw:
     signal: list[float]
 
 
-def _at_depth(scheme: SchemeConfig, setting: MeanFieldSetting, depth: int) -> DepthMeans:
+def at_depth(scheme: SchemeConfig, setting: MeanFieldSetting, depth: int) -> DepthMeans:
+    """Means over the draws of the setting."""
     draws = []
     for draw in range(setting.draws):
         generator = torch.Generator().manual_seed(setting.seed * 100_003 + draw * 1_009 + depth)
@@ -170,12 +171,14 @@ def build(scheme: SchemeConfig, setting: MeanFieldSetting, depth: int, generator
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
         model = Transformer(config).double()
         if paper:
-            _fill(model, width)
+            fill_paper_(model)
     return model
 
 
 @torch.no_grad()
-def _fill(model: Transformer, width: int) -> None:
+def fill_paper_(model: Transformer) -> None:
+    """The paper's initialisation: N(0, 1/d) everywhere, W_Q = W_K = 0, no output matrix (the identity)."""
+    width = model.config.dim
     for branch in model.branches:
         for role, weight in branch.matrices().items():  # type: ignore[operator]
             if role in ("query", "key"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from normlab.tasks import Batch, Task
 from normlab.training import checkpoint
 from normlab.training.averaging import BEMA
 from normlab.training.feed import Feed
-from normlab.training.loop import Evaluate, StepNumbers, TrainConfig, cross_entropy, stop_signals
+from normlab.training.loop import WEIGHTS, Evaluate, StepNumbers, TrainConfig, cross_entropy, stop_signals
 from normlab.training.optim import decayed
 from normlab.training.record import Log, LogMark, provenance
 from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program, stacks
@@ -40,8 +41,9 @@ from normlab.training.stacked import COMPILE_FROM, can_compile, stacked_program,
 STACK_BELOW = 2_048
 STACK_FROM = 8
 FAST_BELOW = 32_768  # the compiled fast path: beyond it one member fills the cache, and each is better off alone
-SHARED = ("steps", "batch", "length", "schedule", "betas", "eps", "accumulate", "precision", "average", "log_every",
-          "evaluate_every", "checkpoint_every", "diverged_above", "patience")  # fmt: skip
+SHARED = ("optimizer", "decay_embeddings", "steps", "batch", "length", "schedule", "betas", "eps", "accumulate",
+          "precision", "average", "log_every", "evaluate_every", "evaluate_at", "checkpoint_every", "diverged_above",
+          "patience")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ def choose(models: Sequence[nn.Module], config: TrainConfig) -> Choice:
     scheme = getattr(model, "scheme", None)
     if isinstance(scheme, Scheme) and type(scheme).after_step_ is not Scheme.after_step_:
         return Choice("separate", "the scheme changes the weights after each step")
+    if config.optimizer != "adamw":
+        return Choice("separate", f"{config.optimizer} is not stacked")
     size = config.batch * config.length * getattr(settings, "dim", 1)
     if stacks(model) and config.steps >= COMPILE_FROM and config.accumulate == 1 and can_compile():
         words = f"the minimal model's compiled fast path pays from {COMPILE_FROM} steps"
@@ -81,6 +85,7 @@ class StackState(Config):
     what: ClassVar[str] = "checkpoint"
 
     used: int = Field(ge=0)
+    seconds: float = Field(default=0.0, ge=0)
     logs: list[LogMark]
     last: list[StepNumbers]
 
@@ -129,7 +134,7 @@ class Ensemble:
             for name, _ in self.models[0].named_buffers()
         }
         self.m, self.v = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
-        decays = decayed(self.models[0])
+        decays = decayed(self.models[0], embeddings=self.shared.decay_embeddings)
         mask = torch.cat([torch.full((p.numel(),), float(decays[n])) for n, p in self.models[0].named_parameters()])
         self.decay = torch.tensor([[c.weight_decay] for c in configs]) * mask
         self.rates = torch.tensor([[c.lr] for c in configs], dtype=torch.float64)
@@ -140,11 +145,12 @@ class Ensemble:
         self.fast = stacked_program(self.models, task, self.shared.steps)
         self.alive = torch.ones(len(models), dtype=torch.bool)
         self.high = torch.zeros(len(models), dtype=torch.int64)
-        self.step = 0
+        self.step, self.until, self.seconds = 0, self.shared.steps, 0.0
         self.last: list[StepNumbers] = [{} for _ in models]
 
-    def run(self) -> list[dict[str, object]]:
-        """Train all members and return their summaries."""
+    def run(self, *, until: int | None = None) -> list[dict[str, object]]:
+        """Train all members and return their summaries; none yet where `until` stops before the end."""
+        self.until = self.shared.steps if until is None else min(until, self.shared.steps)
         self.logs = [Log(folder / "log.jsonl") for folder in self.folders]
         for folder in (self.folder, *self.folders):
             folder.mkdir(parents=True, exist_ok=True)
@@ -156,6 +162,9 @@ class Ensemble:
                 self._train(stopped)
             if stopped:
                 raise KeyboardInterrupt
+            if self.step < self.shared.steps and self.alive.any():
+                self.save()
+                return []
             return self._finish()
         finally:
             for log in self.logs:
@@ -163,10 +172,14 @@ class Ensemble:
 
     def _train(self, stopped: list[int]) -> None:
         heartbeat = Heartbeat(self.folder)
-        left = range(self.step, self.shared.steps if self.alive.any() else 0)
+        begun = time.monotonic() - self.seconds
+        left = range(self.step, self.until if self.alive.any() else 0)
         for _ in progress(left, what=f"{len(self.models)} models at once", quiet=self.quiet or not left):
             self._one()
+            self.seconds = time.monotonic() - begun
             heartbeat.beat()
+            if self.step in self.shared.evaluate_at and self.step < self.shared.steps:
+                self._look()
             if stopped or (self.step % self.shared.checkpoint_every == 0 and self.step < self.shared.steps):
                 self.save()
             if stopped or not self.alive.any():
@@ -250,18 +263,29 @@ class Ensemble:
         _unflatten(self.models[index], row[index].detach())
         return self.models[index]
 
+    def _look(self) -> None:
+        """Scores on the way, of every member that is alive."""
+        for i, log in enumerate(self.logs):
+            if self.alive[i]:
+                scores = {kind: self._score(self.member(i, kind).eval()) for kind in WEIGHTS}
+                log.write({"kind": "evaluation", "step": self.step, "weights": scores})
+                self.member(i)
+
+    def _score(self, model: nn.Module) -> object:
+        with torch.no_grad():
+            return {} if self.evaluate is None else self.evaluate(model)
+
     def _finish(self) -> list[dict[str, object]]:
         self.save()
         summaries = []
         for i, folder in enumerate(self.folders):
             scores: dict[str, object] = {}
             kept: dict[str, Tensor] = {}
-            for kind in ("raw", "ema", "bema"):
+            for kind in WEIGHTS:
                 model = self.member(i, kind).eval()
                 kept |= {f"{kind}/{name}": p.detach().clone() for name, p in model.named_parameters()}
                 if self.evaluate is not None:
-                    with torch.no_grad():
-                        scores[kind] = self.evaluate(model)
+                    scores[kind] = self._score(model)
             # Where a separate run keeps them, so that readers of a run need not know how it was trained.
             model_weights = {key[4:]: t for key, t in kept.items() if key.startswith("raw/")}
             averages = {key: t for key, t in kept.items() if not key.startswith("raw/")}
@@ -270,7 +294,9 @@ class Ensemble:
             origin = provenance(self.flat.device, self.configs[i].seed)
             self.logs[i].write({"kind": "end", "step": self.last[i]["step"], "status": status})
             mark = self.logs[i].sync().to_dict()
-            summary = finite({"status": status, **self.last[i], "weights": scores, **origin, "log": mark})
+            share = round(self.seconds / len(self.models), 3)  # of what the stack took
+            found = {"status": status, **self.last[i], "seconds": share, "weights": scores, **origin, "log": mark}
+            summary = finite(found)
             write_json(inside(folder, "summary.json"), seal(summary))
             summaries.append(summary)
             self.member(i)
@@ -283,7 +309,8 @@ class Ensemble:
             "data": self.feed.state()[0],
         }
         marks = [log.sync() for log in self.logs]
-        state = StackState(used=self.feed.state()[1]["used"], logs=marks, last=finite(self.last))
+        used = self.feed.state()[1]["used"]
+        state = StackState(used=used, seconds=self.seconds, logs=marks, last=finite(self.last))
         checkpoint.save(self.folder / "checkpoint", self.step, groups, state.to_dict())
 
     @torch.no_grad()
@@ -301,7 +328,7 @@ class Ensemble:
             mine.copy_(tensors[name])
         self.average.load_tensors(found.group("average"), found.step)
         self.feed.load(found.group("data"), {"used": state.used})
-        self.step, self.last = found.step, [dict(row) for row in state.last]
+        self.step, self.seconds, self.last = found.step, state.seconds, [dict(row) for row in state.last]
 
     def _accept(self, found: checkpoint.Checkpoint) -> None:
         """Raise if the checkpoint is not one of these runs, or a log is not the one that it knew."""
@@ -329,6 +356,8 @@ def _check(models: Sequence[nn.Module], configs: Sequence[TrainConfig]) -> None:
     schemes = {getattr(getattr(m, "config", None), "scheme", None) for m in models}
     if len(schemes) > 1:
         raise ConfigError("the members of an ensemble run one program, hence one scheme; make an ensemble for each")
+    if configs[0].optimizer != "adamw":
+        raise ConfigError(f"an ensemble trains with adamw; train with {configs[0].optimizer} separately")
     for key in SHARED:
         if any(getattr(c, key) != getattr(configs[0], key) for c in configs):
             raise ConfigError(f"the members of an ensemble share {key!r}; lr, seed, weight_decay and clip may differ")

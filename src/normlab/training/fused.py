@@ -24,7 +24,7 @@ class Weights(NamedTuple):
     qkv: Tensor  # [3 d_h, d]
     out: Tensor  # [d, d_h]
     res: Tensor | None
-    after: Tensor  # the norm after the addition, or the final one
+    after: Tensor | None  # the norm after the addition, or the final one
     head: Tensor | None  # [v, d]; None where it is tied to the embedding
 
 
@@ -36,6 +36,7 @@ class Tables(NamedTuple):
     values: Tensor  # W [v, d]
     res: Tensor | None
     head: Tensor  # U diag(g) [v, d]
+    normed: bool  # does a norm stand between the stream and the head?
 
 
 class Kept(NamedTuple):
@@ -53,8 +54,9 @@ def make_tables(w: Weights, scale: float, eps: float) -> tuple[Tables, Kept]:
     stream = w.embedding if w.embedding_gain is None else _norm(w.embedding, w.embedding_gain, eps)
     x = stream if w.pre is None else _norm(stream, w.pre, eps)
     query, key, value = (x @ w.qkv.T).chunk(3, -1)
-    head = (w.embedding if w.head is None else w.head) * w.after
-    tables = Tables(stream, query @ key.T * scale, value @ w.out.T, w.res, head)
+    head = w.embedding if w.head is None else w.head
+    head = head if w.after is None else head * w.after
+    tables = Tables(stream, query @ key.T * scale, value @ w.out.T, w.res, head, w.after is not None)
     return tables, Kept(x, query, key, value, scale, eps)
 
 
@@ -71,8 +73,10 @@ def weight_gradients(w: Weights, kept: Kept, stream: Tensor, slopes: tuple[Tenso
     d_embedding = d_stream + d_x
     if w.embedding_gain is not None:
         d_embedding, d_gain = _norm_gradient(w.embedding, w.embedding_gain, kept.eps, d_embedding)
-    d_after = (d_head * (w.embedding if w.head is None else w.head)).sum(0)
-    d_head = d_head * w.after
+    d_after = None
+    if w.after is not None:
+        d_after = (d_head * (w.embedding if w.head is None else w.head)).sum(0)
+        d_head = d_head * w.after
     if w.head is None:
         d_embedding = d_embedding + d_head
     return Weights(
@@ -116,7 +120,7 @@ def loss_and_gradients(
     tables: Tables,
 ) -> tuple[Tensor, ...]:
     """loss, then the gradients of the tables that exist, in their order."""
-    stream, scores, values, res, head = tables
+    stream, scores, values, res, head, normed = tables
     v, d = stream.shape
     token, target, kind = tokens.flatten(), targets.flatten(), scores.dtype
     vocabulary = torch.arange(v, dtype=kind)  # comparisons of floats are vectorised, those of 64-bit integers are not
@@ -129,9 +133,9 @@ def loss_and_gradients(
     y = a @ values
     r_y = torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
     h = stream[token] + (y if res is None else y * r_y * res)
-    r_h = torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
+    r_h = torch.rsqrt(h.square().mean(-1, keepdim=True) + eps) if normed else None
     plain = h @ head.T
-    z = plain * r_h
+    z = plain if r_h is None else plain * r_h
 
     scored = target != IGNORE
     weight = scored.to(kind) / scored.sum()
@@ -143,9 +147,12 @@ def loss_and_gradients(
     loss = ((total.log().squeeze(-1) - (z * law).sum(-1)) * weight).sum()
 
     s = (p / total - law) * weight[:, None]
-    along = (s * plain).sum(-1, keepdim=True)
-    s = s * r_h
-    dh = s @ head - h * (along * r_h**3 / d)
+    if r_h is None:
+        dh = s @ head
+    else:
+        along = (s * plain).sum(-1, keepdim=True)
+        s = s * r_h
+        dh = s @ head - h * (along * r_h**3 / d)
     gains: list[Tensor] = []
     dy = dh
     if res is not None:

@@ -30,8 +30,8 @@ from normlab.store import Heartbeat, inside, seal
 from normlab.tasks import IGNORE, Batch, Task
 from normlab.training import checkpoint, optim
 from normlab.training.averaging import BEMA
+from normlab.training.optim import Schedule
 from normlab.training.record import Conditions, Log, LogMark, provenance
-from normlab.training.schedule import Schedule
 
 Status = Literal["running", "diverged", "finished"]
 WEIGHTS = ("raw", "ema", "bema")
@@ -66,12 +66,17 @@ class TrainConfig(Config):
     betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
+    decay_embeddings: bool = Field(default=True, description="whether weight decay is on the token embedding too")
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw", description="muon: for the matrices of branches, and adamw for the rest"
+    )
     clip: float | None = Field(default=1.0, gt=0)
     accumulate: int = Field(default=1, ge=1)
     precision: Literal["float32", "bfloat16"] = "float32"
     average: AverageConfig = AverageConfig()
     log_every: int = Field(default=50, ge=1)
     evaluate_every: int | None = Field(default=None, ge=1, description="null: at the end only")
+    evaluate_at: tuple[int, ...] = Field(default=(), strict=False, description="more steps to score at")
     checkpoint_every: int = Field(default=500, ge=1)
     diverged_above: float = Field(default=5.0, gt=1, description="times log(vocabulary), for `patience` steps")
     patience: int = Field(default=20, ge=1)
@@ -135,19 +140,29 @@ class Trainer:
         self.model, self.task, self.config, self.folder = model, task, config, Path(folder)
         self.evaluate, self.loss, self.quiet = evaluate, loss or self._loss, quiet
         self.device = next(model.parameters()).device
-        self.optimizer = optim.adamw(
-            model, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+        self.optimizer = optim.make_optimizer(
+            model,
+            kind=config.optimizer,
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            decay_embeddings=config.decay_embeddings,
         )
         self.average = BEMA(model, **config.average.to_dict())
         self.data = torch.Generator().manual_seed(config.seed)
-        self.step, self.seconds, self.high = 0, 0.0, 0
+        self.step, self.until, self.seconds, self.high = 0, config.steps, 0.0, 0
         self.status: Status = "running"
         self.last: StepNumbers = {}
         self.threshold = config.diverged_above * math.log(max(task.vocab_size, 2))
 
     # -- the run ---------------------------------------------------------------------------------------------------
-    def run(self) -> dict[str, object]:
-        """Train and return the summary (also in summary.json). Raises KeyboardInterrupt after saving on Ctrl-C."""
+    def run(self, *, until: int | None = None) -> dict[str, object]:
+        """Train and return the summary (also in summary.json). Raises KeyboardInterrupt after saving on Ctrl-C.
+
+        Stops at the step `until` with a checkpoint, and returns nothing yet, where that comes before the end.
+        """
+        self.until = self.config.steps if until is None else min(until, self.config.steps)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = self._new_log()
         self.heartbeat = Heartbeat(self.folder)
@@ -158,13 +173,16 @@ class Trainer:
                 self._train(stopped)
             if stopped:
                 raise KeyboardInterrupt
+            if self.status == "running" and self.step < self.config.steps:
+                self.save()
+                return {}
             return self._finish()
         finally:
             self.log.close()
 
     def _train(self, stopped: list[int]) -> None:
         config = self.config
-        left = range(self.step, config.steps if self.status == "running" else 0)  # a diverged run has ended
+        left = range(self.step, self.until if self.status == "running" else 0)  # a diverged run has ended
         begun = time.monotonic() - self.seconds
         self.model.train()
         if self.step == 0:
@@ -177,13 +195,17 @@ class Trainer:
             self.observe()
             if self.step % config.log_every == 0 or self.step == config.steps or self.status == "diverged":
                 self.log.write({"kind": "train", **self.last, "seconds": round(self.seconds, 3)})
-            if config.evaluate_every and self.step % config.evaluate_every == 0 and self.step < config.steps:
+            if self._scores_now() and self.step < config.steps:
                 self.log.write({"kind": "evaluation", "step": self.step, "weights": self.scores()})
             stop = self._agree(stopped)
             if stop or (self.step % config.checkpoint_every == 0 and self.step < config.steps):
                 self.save()
             if stop or self.status == "diverged":
                 return
+
+    def _scores_now(self) -> bool:
+        every = self.config.evaluate_every
+        return (every is not None and self.step % every == 0) or self.step in self.config.evaluate_at
 
     def _one(self) -> StepNumbers:
         """One optimizer step."""

@@ -6,6 +6,7 @@ with `n_j` the number of times token j occurs in the prefix (0 or 1 where tokens
     a_j = n_j exp(S[x, j]) / sum_k n_k exp(S[x, k])          attention over the vocabulary
     h   = E[x] + res( a W )                                  E [v, d] stream table, W [v, d] values through W_O
     z   = U (g h / rms(h))                                   the norm after the addition, or the final one
+    z   = U h                                                where neither stands
 
 E, S and W are small and come from the model's own parameters (`fused`). The whole is one function with its gradient
 written out: no score matrix over positions, no projections of every token, work space that is reused. Losses and
@@ -28,7 +29,7 @@ from normlab.schemes.placement import Placement
 from normlab.tasks import IGNORE, Batch
 from normlab.training.fused import Tables, Weights, make_tables, weight_gradients, whole
 
-SCHEMES = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm", "res_norm")
+SCHEMES = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm", "res_norm", "no_norm")
 
 
 def why_not(model: nn.Module) -> str | None:
@@ -59,8 +60,8 @@ def why_not(model: nn.Module) -> str | None:
         return "its tokens are not embedded by a table"
     scheme = placed(model)
     after = [norm for norm in (scheme.out[0], scheme.final) if isinstance(norm, RMSNorm)]
-    if len(after) != 1:
-        return f"it has {len(after)} norms after the addition, not 1"
+    if len(after) > 1:
+        return f"it has {len(after)} norms after the addition, not one or none"
     return None
 
 
@@ -86,21 +87,20 @@ def weights(model: Transformer) -> Weights:
         attention.qkv.weight,
         attention.out.weight,
         gain(scheme.res[0]),
-        after_norm(model).weight,
+        gain(after_norm(model)),
         None if model.head is None else model.head.weight,
     )
 
 
-def after_norm(model: Transformer) -> RMSNorm:
+def after_norm(model: Transformer) -> nn.Module:
+    """The norm between the addition and the head; an identity where none stands."""
     scheme = placed(model)
-    found = scheme.out[0] if isinstance(scheme.out[0], RMSNorm) else scheme.final
-    assert isinstance(found, RMSNorm)
-    return found
+    return scheme.out[0] if isinstance(scheme.out[0], RMSNorm) else scheme.final
 
 
 def tables(model: Transformer) -> Tables:
     """The model's tables, differentiable in its parameters."""
-    return make_tables(weights(model), model.branches[0].scale, after_norm(model).eps)[0]  # type: ignore[arg-type]
+    return make_tables(weights(model), model.branches[0].scale, model.config.eps)[0]  # type: ignore[arg-type]
 
 
 class FastMinimal:
@@ -124,7 +124,7 @@ class FastMinimal:
             assert batch.law is not None
             law = batch.law.to(model.embedding.weight.dtype).flatten(0, 1)
         scale = float(model.branches[0].scale)  # type: ignore[arg-type]
-        return _Loss.apply(self, batch.tokens, batch.targets, law, scale, after_norm(model).eps, *weights(model))
+        return _Loss.apply(self, batch.tokens, batch.targets, law, scale, model.config.eps, *weights(model))
 
     def space(self, name: str, *shape: int, like: Tensor) -> Tensor:
         key = (name, shape, like.dtype)
@@ -142,7 +142,7 @@ class _Loss(torch.autograd.Function):
         w = Weights(*parameters)  # type: ignore[arg-type]
         if own.fused is not None:
             distinct = _distinct(tokens, len(w.embedding))
-            loss, *gradients = own.fused(tokens, targets, law, distinct, w, scale, eps)  # type: ignore[assignment]
+            loss, *gradients = own.fused(tokens, targets, law, distinct, w, scale, eps)
             ctx.save_for_backward(*gradients)
             return loss  # type: ignore[return-value]
         made, kept = make_tables(w, scale, eps)
@@ -223,8 +223,10 @@ class _Run:
             y = self.y = torch.mm(a, made.values, out=self.space("y", d))
             self.inverse_y = self._inverse_rms(y)
             h.add_(torch.mul(y, self.inverse_y[:, None], out=self.space("spare", d)).mul_(made.res))
-        self.inverse_h = self._inverse_rms(h)
         plain = self.plain = torch.mm(h, made.head.T, out=self.space("plain", self.v))
+        if not made.normed:
+            return self._cross_entropy(plain, targets, law)
+        self.inverse_h = self._inverse_rms(h)
         z = torch.mul(plain, self.inverse_h[:, None], out=self.space("z", self.v))
         return self._cross_entropy(z, targets, law)
 
@@ -239,7 +241,7 @@ class _Run:
         answer = (targets.clamp_min(0) if skip else targets)[:, None]
         hit = z.gather(1, answer).squeeze(1) if law is None else torch.mul(z, law).sum(-1)
         # |z| <= sqrt(d) |row of U|, since h / rms(h) has the norm sqrt(d): most often exp needs no shift at all.
-        if float(self.made.head.square().sum(-1).max()) * self.d < 40.0**2:
+        if self.made.normed and float(self.made.head.square().sum(-1).max()) * self.d < 40.0**2:
             terms = hit.neg_()
         else:
             top = z.amax(-1)
@@ -263,11 +265,14 @@ class _Run:
     def backward(self) -> list[Tensor]:
         made, d = self.made, self.d
         s, h, a = self.slope, self.h, self.a
-        # z = r (h U^T), r = (|h|^2/d + eps)^-1/2, dr/dh = -r^3 h / d
-        along = torch.mv(torch.mul(s, self.plain, out=self.plain), self.ones_v)
-        s.mul_(self.inverse_h[:, None])
-        head = torch.mm(s.T, h)
-        dh = h.mul_(along.mul_(self.inverse_h**3).div_(-d)[:, None]).addmm_(s, made.head)
+        if made.normed:  # z = r (h U^T), r = (|h|^2/d + eps)^-1/2, dr/dh = -r^3 h / d
+            along = torch.mv(torch.mul(s, self.plain, out=self.plain), self.ones_v)
+            s.mul_(self.inverse_h[:, None])
+            head = torch.mm(s.T, h)
+            dh = h.mul_(along.mul_(self.inverse_h**3).div_(-d)[:, None]).addmm_(s, made.head)
+        else:
+            head = torch.mm(s.T, h)
+            dh = torch.mm(s, made.head, out=h)
         stream = torch.mm(self.last.T, dh)
         gains = []
         if made.res is not None:
@@ -278,6 +283,7 @@ class _Run:
             dh.mul_(made.res).mul_(r[:, None]).add_(y.mul_(along[:, None]))
         values = torch.mm(a.T, dh)
         da = torch.mm(dh, made.values.T, out=self.space("da", self.v))
+        # `plain` is free by now, but without a norm it is `slope` too, which has been read for the last time.
         da.sub_(torch.mv(torch.mul(da, a, out=self.plain), self.ones_v)[:, None]).mul_(a)
         return [stream, torch.mm(self.last.T, da), values, *gains, head]
 

@@ -12,7 +12,7 @@ from torch.func import vmap
 from normlab.model import Transformer
 from normlab.tasks import SetComplement, Task
 from normlab.training.fused import Weights, whole
-from normlab.training.minimal import after_norm, weights, why_not
+from normlab.training.minimal import weights, why_not
 
 COMPILE_FROM = 5_000
 """Steps; compiling takes 10 to 30 seconds and saves about 4 milliseconds a step."""
@@ -37,7 +37,7 @@ class StackedMinimal:
         self.fields = [place[id(p)] for p in model.parameters()]
         self.shapes = [p.shape for p in model.parameters()]
         self.absent = len(entered)
-        self.scale, self.eps = float(model.branches[0].scale), after_norm(model).eps  # type: ignore[arg-type]
+        self.scale, self.eps = float(model.branches[0].scale), model.config.eps  # type: ignore[arg-type]
         self.exact = task.targets == "exact"
         # Prefix counts are cheaper where no token comes twice; the task knows it without looking at the batch.
         self.distinct = isinstance(task, SetComplement) and not task.replacement

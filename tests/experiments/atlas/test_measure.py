@@ -15,3 +15,15 @@ def test_what_is_measured_is_what_the_schemes_say():
     assert pre.stream[-1] > pre.stream[4] > pre.stream[0]
     assert block.loss == pytest.approx(pre.loss, rel=1e-5), "zero queries: the same function"
     assert law_of(nl.scheme("pre_norm"), Frame(8, make_sites(2))) == pytest.approx([1, 2**0.5, 3**0.5, 2, 5**0.5])
+
+
+def test_the_law_is_that_of_the_initialisation():
+    shape = {"schemes": ("pre_norm", "post_norm"), "depth": 24, "dim": 32, "rounds": 1}
+    paper, post = measure(AtlasRequest(**shape, init="paper"), quiet=True).entries
+    small, _ = measure(AtlasRequest(**shape), quiet=True).entries
+    assert paper.stream[-2] / paper.stream[2] > 3
+    assert small.stream[-2] / small.stream[2] < 2.5
+    for entry in (paper, small):
+        measured, law = (values[-2] / values[2] for values in (entry.stream, entry.law))
+        assert law == pytest.approx(measured, rel=0.35), "one law for one initialisation"
+    assert post.law == pytest.approx([1.0] * 49)

@@ -170,3 +170,33 @@ def test_every_task_can_be_compared(name, tmp_path):
     result = compare(config, tmp_path)
     assert [cell.status for cell in result.cells] == ["finished", "finished"]
     assert all(cell.loss < 10 for cell in result.cells)
+
+
+def test_tuning_runs_of_their_own(tmp_path):
+    """Shorter runs of two seeds choose the rate; every seed is then run at it, in full."""
+    asked = request(tune_seeds=2, tune_share=0.5, seeds=2, extend=0)
+    result = compare(asked, tmp_path)
+    (setting,) = result.settings
+    assert len(list((tmp_path / "tuning").glob("*/summary.json"))) == 2 * 2 * 2
+    assert {run.steps for run in result.cells} == {10}
+    assert all(set(row.losses) == {0, 1} for row in setting.schemes)
+    assert any("50 % of the length" in note for note in result.notes)
+
+
+def test_the_authors_recipe_is_the_default_and_one_setting(tmp_path):
+    """Schemes differ in what their authors set, and are compared all the same; the page says which recipe it was."""
+    asked = request(schemes=("pre_norm", "peri_norm", "res_norm"), lrs=(1e-3,), seeds=1, extend=0)
+    assert asked.recipe == "authors"
+    result = compare(asked, tmp_path)
+    (setting,) = result.settings
+    assert setting.setting.recipe == "authors"
+    models = {run.config.model.scheme.name: run.config for run in read_runs(tmp_path)}
+    assert models["res_norm"].model.qk_norm == "full"
+    assert not models["res_norm"].train.decay_embeddings
+    assert models["peri_norm"].model.embedding_scale == 4.0
+    assert "authors" in build_page(result).render()
+    shared = compare(
+        request(schemes=("peri_norm",), lrs=(1e-3,), seeds=1, extend=0, recipe="shared"), tmp_path / "shared"
+    )
+    assert shared.settings[0].setting.recipe == "shared"
+    assert read_runs(tmp_path / "shared")[0].config.model.embedding_scale == 1.0

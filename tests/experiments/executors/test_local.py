@@ -169,3 +169,13 @@ def test_a_run_without_progress_is_ended_retried_and_recorded(tmp_path):
     assert outcome.error == "it made no progress for 1 s and was ended"
     with LocalExecutor(workers=1) as executor:
         assert [outcome.error for outcome in executor.run([folder])] == [None]
+
+
+def test_a_name_may_hold_a_newline(tmp_path):
+    """What goes to a worker is one line; half of this name is another folder."""
+    folder = prepare(tmp_path / "one\ntwo", tiny())
+    other = prepare(tmp_path / "one", tiny(seed=1))
+    with LocalExecutor(workers=1, retries=0) as executor:
+        assert list(executor.run([folder])) == [Outcome(folder)]
+    assert read_summary(folder) is not None
+    assert read_summary(other) is None

@@ -14,6 +14,7 @@ import pytest
 
 from normlab.cli import run
 from normlab.experiments.runs.folder import prepare, read_summary
+from normlab.store import Heartbeat, locked
 from tests.experiments.tiny import alone, tiny
 
 ray = pytest.importorskip("ray", reason="ray is an extra", exc_type=ImportError)
@@ -211,3 +212,42 @@ def test_a_cluster_of_our_own_listens_to_this_machine_only():
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     assert found
     assert found <= loopback
+
+
+HANGS = """
+import sys
+from pathlib import Path
+from normlab.experiments.executors.ray import RayExecutor
+with RayExecutor(address=sys.argv[1], retries=1, silence=float(sys.argv[3]), workers=2) as cells:
+    for outcome in cells.run([Path(sys.argv[2]) / name for name in ("stuck", "sound")]):
+        print(outcome.folder.name, outcome.error, sep=": ", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_is_ended_retried_and_recorded(cluster, tmp_path):
+    """Somebody else holds its lock for good: the worker waits, and nothing happens. The run beside it is not touched."""
+    address, environment = cluster
+    for name in ("stuck", "sound"):
+        prepare(tmp_path / name, tiny())
+    command = [sys.executable, "-c", HANGS, address, str(tmp_path), "10"]
+    with locked(tmp_path / "stuck"):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    said = ["sound: None", "stuck: it made no progress for 10 s and was ended"]
+    assert sorted(done.stdout.strip().splitlines()) == said
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert sorted(done.stdout.strip().splitlines()) == ["sound: None", "stuck: None"], done.stderr
+
+
+def test_a_run_that_waits_for_room_does_not_hang(tmp_path):
+    from normlab.experiments.executors.ray import _Cell
+
+    cell = _Cell(prepare(tmp_path / "run", tiny()), given=time.time() - 100)
+    assert not cell.hangs(10)
+    Heartbeat(cell.folder).beat()
+    assert not cell.hangs(10)
+    os.utime(cell.folder / ".heartbeat", (time.time() - 50,) * 2)
+    assert cell.hangs(10)
+    cell.given = time.time() - 20  # given again, and not begun: the beat is of the attempt before
+    assert not cell.hangs(10)

@@ -210,3 +210,21 @@ def test_schemes_with_options_have_rows_of_their_own(tmp_path, capsys):
     assert call(*arguments, "--steps", "3", "--out", tmp_path, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["scheme"] for row in rows} == {"attn_res", "block_attn_res(blocks=2)"}
+
+
+def test_options_reach_the_runs():
+    asked = LengthgenRequest(
+        task=task("set_complement", vocab=8), schemes=("pre_norm(final_norm=False)", "no_norm"), seeds=1, train_length=4,
+        test_lengths=(4,), steps=100, norm="l2", fixes=("sparsemax", "top_k"), weight_decay=0.0, schedule="constant",
+        average_every=7, average_eta=0.5, average_burn_in=3, evaluate_at=(10,),
+    )  # fmt: skip
+    runs = runs_of(asked)
+    assert len(runs) == 4
+    for run in runs.values():
+        assert run.model.norm == "l2"
+        assert run.model.softmax in ("sparsemax", "top_k")
+        assert run.train.schedule.kind == "constant"
+        assert run.train.weight_decay == 0
+        assert (run.train.average.every, run.train.average.eta, run.train.average.burn_in) == (7, 0.5, 3)
+        assert run.train.evaluate_at == (10,)
+    assert {run.model.scheme.name for run in runs.values()} == {"pre_norm", "no_norm"}

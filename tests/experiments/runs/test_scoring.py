@@ -2,8 +2,10 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from normlab.experiments.runs import scoring
+from normlab.experiments.runs.scoring import sequence_auc
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import task
 from normlab.theory import set_complement as theory
@@ -96,3 +98,30 @@ def test_text_is_scored_by_loss_only(tmp_path):
                         task("text", path=str(path)), (16,), count=4)["16"]  # fmt: skip
     assert row["loss"] == pytest.approx(5.545, abs=0.5)
     assert "tv" not in row
+
+
+class Oracle(nn.Module):
+    """Puts all mass on what is legal; with `blind`, nothing is known."""
+
+    def __init__(self, ground, *, blind=False):
+        super().__init__()
+        self.ground, self.blind, self.unused = ground, blind, nn.Parameter(torch.zeros(1))
+
+    def forward(self, tokens):
+        law = self.ground.law(tokens)
+        flat = torch.full_like(law, 1 / law.shape[-1])
+        return torch.where(law.sum(-1, keepdim=True) > 0, flat if self.blind else 0.98 * law + 0.02 * flat, flat).log()
+
+
+@pytest.mark.parametrize(
+    "ground", [task("dyck", pairs=2, depth=3), task("tomita", number=3), task("set_complement", vocab=12)]
+)
+def test_sequence_auc_knows_members_from_broken_strings(ground):
+    """The law itself tells them apart; a model that knows nothing ranks them at random."""
+    assert sequence_auc(Oracle(ground), ground, 10, 200) > 0.95
+    assert sequence_auc(Oracle(ground, blind=True), ground, 10, 200) == pytest.approx(0.5)
+
+
+def test_sequence_auc_is_undefined_where_nothing_is_illegal():
+    assert sequence_auc(Oracle(task("max_retrieval")), task("max_retrieval"), 10, 8) is None
+    assert sequence_auc(Oracle(task("dyck")), task("dyck"), 1, 8) is None

@@ -1,4 +1,4 @@
-"""python -m tests.probes.clinic [train] [--half open|set-aside|both] [--backbone KIND] [--fault NAME] [--json]"""
+"""python -m tests.probes.clinic [train] [--half open|former|set-aside|known|all] [--backbone KIND] [--fault NAME] [--json]"""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from normlab.report.terminal import finite
 
 from .backbones import KINDS, RUNS, ensure, ready, single_byte_loss
 from .report import Clinic, text
-from .runner import HALVES, Case, Stopwatch, cases, check_up, healthy, outcome
+from .runner import HALVES, KNOWN, Case, Stopwatch, cases, check_up, healthy, outcome
 
 UNFINISHED = 3
+HALF = "known: open and former, on which rules may be tuned; none: healthy models only"
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -30,7 +31,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "what", nargs="?", choices=("run", "train"), default="run", help="train: only make the backbones"
     )
-    parser.add_argument("--half", choices=(*HALVES, "both", "none"), default="both", help="none: healthy models only")
+    parser.add_argument("--half", choices=(*HALVES, "known", "all", "none"), default="all", help=HALF)
     parser.add_argument("--backbone", choices=KINDS, help="only this kind")
     parser.add_argument("--fault", help="only faults whose name contains this")
     parser.add_argument("--everywhere", action="store_true", help="each fault in every backbone it applies to")
@@ -48,7 +49,7 @@ def main() -> int:
     watch = Stopwatch(chosen.max_seconds)
     if chosen.what == "train":
         return _train(chosen.backbone, watch)
-    halves = {"both": tuple(HALVES), "none": ()}.get(chosen.half, (chosen.half,))
+    halves = {"all": tuple(HALVES), "known": KNOWN, "none": ()}.get(chosen.half, (chosen.half,))
     todo = {
         half: [case for case in cases(half, everywhere=chosen.everywhere) if _wanted(case, chosen)] for half in halves
     }

@@ -10,6 +10,7 @@ from .protocol import SUBJECTS, Accusation, Outcome
 from .runner import Checkup
 
 HARMLESS = 0.02  # nats: a change of the loss below this is not seen by anybody who looks at the loss
+TITLES = {"former": "formerly set aside"}  # of the halves that are not called by their name
 GROWN = 300  # steps from which a healthy model should be judged
 
 
@@ -35,6 +36,10 @@ class Clinic:
     def to_dict(self) -> dict[str, object]:
         tallies = {half: asdict(tally(outcomes)) for half, outcomes in self.halves.items()}
         return {"tally": tallies, "accused": accused(self.healthy), **asdict(self)}
+
+
+def title(half: str) -> str:
+    return f"{TITLES.get(half, half)} half"
 
 
 def tally(outcomes: Sequence[Outcome]) -> Tally:
@@ -70,7 +75,7 @@ def summary(clinic: Clinic) -> str:
             count = tally(outcomes)
             faults = len({item.fault for item in outcomes})
             lines.append(
-                f"{half} half: {count.found} of {count.cases} cases found ({count.share:.0%}; strict {count.strict}), "
+                f"{title(half)}: {count.found} of {count.cases} cases found ({count.share:.0%}; strict {count.strict}), "
                 f"{faults} faults, {count.refused} refused or crashed"
             )
     if clinic.healthy:
@@ -85,7 +90,7 @@ def summary(clinic: Clinic) -> str:
 
 
 def _half(half: str, outcomes: Sequence[Outcome]) -> str:
-    lines = [f"Sensitivity, {half} half", f"  {'fault':40} {'subject':11} found strict  loss change  reported"]
+    lines = [f"Sensitivity, {title(half)}", f"  {'fault':40} {'subject':11} found strict  loss change  reported"]
     for name in dict.fromkeys(item.fault for item in outcomes):
         mine = [item for item in outcomes if item.fault == name]
         count = tally(mine)
@@ -137,7 +142,7 @@ def _confusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def _misses(half: str, outcomes: Sequence[Outcome]) -> str:
-    lines = [f"Missed, {half} half"]
+    lines = [f"Missed, {title(half)}"]
     for item in outcomes:
         if not item.found:
             told = item.refused or _told(item.news) or "nothing"

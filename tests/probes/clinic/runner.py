@@ -16,7 +16,7 @@ import torch
 import normlab
 from normlab.files import write_json
 
-from . import open_faults, set_aside
+from . import former, open_faults, set_aside
 from .anatomy import dissect
 from .backbones import AGES, RUNS, SIZES, Backbone, Run, cache, digest, held_out_loss, load, run_of, windows
 from .exam import examine
@@ -33,7 +33,12 @@ from .protocol import (
     news,
 )
 
-HALVES: dict[str, tuple[Fault, ...]] = {"open": open_faults.FAULTS, "set-aside": set_aside.FAULTS}
+HALVES: dict[str, tuple[Fault, ...]] = {
+    "open": open_faults.FAULTS,
+    "former": former.FAULTS,  # set aside once, spent now
+    "set-aside": set_aside.FAULTS,
+}
+KNOWN = ("open", "former")  # on which rules may be tuned
 BACKBONES_PER_FAULT = 3
 ROOMS = ("probes", "observe", "model", "schemes")  # what a diagnosis depends on
 
@@ -168,7 +173,7 @@ def _path(group: str, name: str, salt: str) -> Path:
 
 
 def _source(half: str) -> str:
-    """Of the files that define a half: open*.py and open*/, or set_aside*.py and set_aside*/."""
+    """Of the files that define a half: open*.py and open*/, and so on."""
     here, stem = Path(__file__).parent, half.replace("-", "_")
     files = [*here.glob(f"{stem}*.py"), *here.glob(f"{stem}*/*.py")]
     return "".join(_file(str(path)) for path in sorted(files))

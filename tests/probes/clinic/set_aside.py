@@ -1,18 +1,23 @@
-"""The half that is set aside: written without knowledge of the rules, and looked at once, at the end.
+"""The half that is set aside: written by somebody who has not read the rules, and not to be read by their author.
 
-What a careless edit, a bad merge, a broken conversion, a bad quantisation or a bad setting would do. Strengths are drawn
-from a range, places by chance, and no fault was chosen or tuned by what `diagnose` says of it.
+What a careless edit, a bad merge, a broken conversion, a bad quantisation or a training gone wrong would do. Strengths are
+drawn from a range, places by chance, and no fault was chosen or tuned by what `diagnose` says of it: only by what it does to
+the loss.
 """
 
 from __future__ import annotations
 
 from .protocol import Fault
-from .set_aside_faults import attention, ends, experts, layers, training
+from .set_aside_faults import conversion, masks, merges, norms, passing, quantised, routing, schooling, vocabulary
 
 FAULTS: tuple[Fault, ...] = (
-    *layers.FAULTS,
-    *attention.FAULTS,
-    *ends.FAULTS,
-    *experts.FAULTS,
-    *training.FAULTS,
+    *merges.FAULTS,
+    *conversion.FAULTS,
+    *quantised.FAULTS,
+    *norms.FAULTS,
+    *passing.FAULTS,
+    *masks.FAULTS,
+    *vocabulary.FAULTS,
+    *routing.FAULTS,
+    *schooling.FAULTS,
 )

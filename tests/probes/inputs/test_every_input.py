@@ -38,6 +38,23 @@ def test_what_is_no_batch_is_refused(given):
         diagnose(build("llama"), given)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (torch.ones(8, dtype=torch.long), r"shape \[8\].*ids\[None\]"),
+        (torch.ones(0, 8, dtype=torch.long), "at least one of each"),
+        ([[1, 2, 3]], "given as int"),
+        ({"input_ids": [[1, 2], [3, 4]]}, 'return_tensors="pt"'),
+        (torch.rand(2, 8), r"does not run on the first batch \(\[2, 8\] of float32\)"),
+        (torch.full((2, 8), 99999), "does not run on the first batch"),
+        (torch.ones(2, 1, dtype=torch.long), "one token a row"),
+    ],
+)
+def test_what_the_model_cannot_read_is_one_sentence(given, said):
+    with pytest.raises(InputError, match=said):
+        diagnose(build("llama"), given)
+
+
 def test_a_model_in_double_precision(usual):
     found = diagnose(build("llama").double(), [inputs("llama")], **QUICK)
     assert rows(found) == pytest.approx(rows(usual), rel=1e-4)
@@ -82,6 +99,12 @@ def test_an_encoder_decoder_with_labels():
     found = diagnose(model, [{"input_ids": ids, "labels": ids[:, :7].clone()}], **QUICK)
     assert found.loss.name.startswith("the model's own loss")
     assert len(found.layers) == 3
+
+
+def test_an_encoder_decoder_without_anything_to_decode_is_told_what_it_lacks():
+    config = transformers.T5Config(vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+    with pytest.raises(InputError, match="labels= or decoder_input_ids="):
+        diagnose(transformers.T5ForConditionalGeneration(config), inputs("llama"))
 
 
 # -- padding ------------------------------------------------------------------------------------------------------------

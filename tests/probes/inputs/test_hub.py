@@ -93,7 +93,11 @@ REFUSED = {
         lambda f: config_of(f, num_hidden_layers=2),
         "has 9 weights of layers that its config",
     ),
-    "another width": (lambda f: config_of(f, intermediate_size=40), "could not be loaded|other shapes"),
+    "another width": (
+        lambda f: config_of(f, intermediate_size=40),
+        r"other shapes than .* says \(model\.layers",
+    ),
+    "inside another model": (lambda f: rename(f, lambda n: f"module.{n}"), "begin with 'module.'"),
     "a billion layers": (lambda f: config_of(f, num_hidden_layers=10**9), "at most 10,000 are read"),
     "many layers": (lambda f: config_of(f, num_hidden_layers=9999), "the weights beside it are only 30 tensors"),
     "a billion labels": (lambda f: config_of(f, num_labels=10**9), "at most 1,000,000 are read"),

@@ -10,14 +10,17 @@ from normlab.probes.judge import rules
 from normlab.probes.judge.advice import TEXTS
 from normlab.probes.judge.outliers import outliers
 from normlab.probes.judge.verdicts import Evidence
-from normlab.probes.measure.experts import ExpertRow
-from normlab.probes.measure.gradients import PullRow
+from normlab.probes.measure.gradients import NoiseReading, PullRow
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import summarise
-from normlab.probes.measure.table import HeadRow, LayerRow
-from normlab.probes.measure.weights import EmbeddingReading, GainRow, MatrixRow, Twin
+from normlab.probes.measure.table import HeadRow, LayerRow, MaskRow
+from normlab.probes.measure.trials import TrialRow
+from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, Twin
+from normlab.probes.measure.weights.experts import ExpertRow
+from normlab.probes.measure.weights.gains import NormRow
+from normlab.probes.measure.weights.response import ResponseRow
 
 DEPTH, ODD = 8, 4
 
@@ -47,9 +50,12 @@ def causal(*changes):
 
 
 READINGS = Readings(
-    heads=tuple(HeadRow(i, h, 0.6, 0.3, 0.1, 1.0 + 0.2 * h) for i in range(DEPTH) for h in range(4)),
+    heads=tuple(HeadRow(i, h, 0.6, 0.3, 0.1, 1.0 + 0.2 * h, (h + 1) % 4, 0.2) for i in range(DEPTH) for h in range(4)),
     matrices=(
-        *(MatrixRow(i, name, 0.1 + 0.01 * i, 0.8, 1.5, 0.0, 0.0) for i in range(DEPTH) for name in ("q.weight", "o.weight")),
+        *(
+            MatrixRow(i, name, 0.1 + 0.01 * i, 0.8, 1.5, 0.0, 0.0, None, 1.6, 3.2, 0.99)
+            for i in range(DEPTH) for name in ("q.weight", "o.weight")
+        ),
         *(MatrixRow(i, "experts.down", 0.1, 0.8, 1.5, 0.0, 0.0, e) for i in range(DEPTH) for e in range(4)),
     ),
     gains=(
@@ -58,9 +64,14 @@ READINGS = Readings(
     ),
     embedding=EmbeddingReading(rows=60, norm=1.0, peak=1.3, small=0.0, rank=0.8, common=0.2, rotary=0.0),
     experts=tuple(ExpertRow(i, e, 4, 0.25, 1.0) for i in range(DEPTH) for e in range(4)),
-    pulls=tuple(PullRow(i, "q.weight", 0.01) for i in range(DEPTH)),
+    pulls=tuple(PullRow(i, "q.weight", 0.01, 1.0, 0.2) for i in range(DEPTH)),
+    noise=NoiseReading(5000.0, 9000.0, 8),
+    masks=tuple(MaskRow(i, 128, 127, 0) for i in range(DEPTH)),
+    norms=tuple(NormRow(i, "norm1", 1e-6, 1e-5) for i in range(DEPTH)),
+    responses=tuple(ResponseRow(i, "q", 2.0) for i in range(DEPTH)),
     output=OutputReading(
-        loss=2.0, chance=5.5, frequencies=3.3, entropy=2.1, favourite=0.2, early=2.1, late=1.95, leak=0.0
+        loss=2.0, chance=5.5, frequencies=3.3, entropy=2.1, favourite=0.2, early=2.1, late=1.95, leak=0.0,
+        repeat=0.0, sharpness=1.0, kind="causal", normed=True,
     ),
 )  # fmt: skip
 ROWS = tuple(row(i) for i in range(DEPTH))
@@ -87,6 +98,12 @@ def one(rows, **changes):
 def first(rows, **changes):
     found = next(i for i, each in enumerate(rows) if each.layer == ODD)
     return (*rows[:found], replace(rows[found], **changes), *rows[found + 1 :])
+
+
+def drawn():
+    """Layers as they were drawn: constant gains and the singular values of noise."""
+    gains = tuple(replace(each, spread=0.0 if each.layer >= 0 else each.spread) for each in READINGS.gains)
+    return read(gains=gains, matrices=tuple(replace(each, edge=1.0) for each in READINGS.matrices))
 
 
 CASES = {
@@ -143,6 +160,23 @@ CASES = {
     "closed_write": lambda: layers(write_gate=0.01),
     "dead_stream": lambda: every(lambda _: {"smallest_stream": 0.01}),
     "one_stream_head": lambda: every(lambda _: {"head_share": 0.99}),
+    "few_values": lambda: read(matrices=first(READINGS.matrices, distinct=0.02)),
+    "spectrum_outlier": lambda: read(matrices=first(READINGS.matrices, edge=1.0)),
+    "tails_outlier": lambda: read(matrices=first(READINGS.matrices, tails=9.0)),
+    "misfit": lambda: read(responses=one(READINGS.responses, response=0.5)),
+    "norm_eps": lambda: read(norms=one(READINGS.norms, eps=0.1, share=0.4)),
+    "copied_experts": lambda: read(expert_twins=(ExpertTwin(ODD, 1, 3, 0.998),)),
+    "wrong_mask": lambda: read(masks=one(READINGS.masks, back=3)),
+    "twin_heads": lambda: read(heads=first(READINGS.heads, twin_cosine=0.9991)),
+    "not_deterministic": lambda: read(output=replace(READINGS.output, repeat=0.03)),
+    "better_changed": lambda: read(
+        trials=(TrialRow("with query and key of layer 4 exchanged", "causal", (ODD,), 2.0, -0.4, 0.01, 4),)
+    ),
+    "gradient_outlier": lambda: read(pulls=one(READINGS.pulls, size=6.0)),
+    "coherent_gradients": lambda: read(noise=NoiseReading(80.0, 120.0, 8)),
+    "not_trained": lambda: replace(drawn(), readings=replace(drawn().readings, output=None)),
+    "frozen_layers": lambda: drawn(),
+    "saturated_gates": lambda: replace(layers(stuck_gates=1.0), placement="mhc"),
     "harmful_layers": lambda: replace(BASE, causal=causal(*[0.3] * ODD, -2.5, *[0.3] * (DEPTH - ODD - 1))),
     "wasted_layers": lambda: replace(BASE, causal=causal(*[0.3] * ODD, 0.002, *[0.3] * (DEPTH - ODD - 1))),
 }
@@ -214,6 +248,23 @@ def test_a_symptom_names_its_cause():
     assert [verdict.id for verdict in found[:2]] == ["gain_outlier", "oversized_branch"]
     assert found[1].title.endswith("(may follow from gain outlier)")
     assert rules.headline(found, judged=True).startswith(f"Look at layer {ODD}: the gain of norm1")
+
+
+def test_a_cause_of_the_whole_model_explains_what_the_loss_does():
+    trial = TrialRow("with gate and up exchanged in every layer", "weights", (), 2.0, -0.4, 0.01, 4)
+    sick = read(trials=(trial,), output=replace(READINGS.output, entropy=0.3))
+    found = rules.judge(sick)
+    assert [verdict.id for verdict in found] == ["better_changed", "miscalibrated"]
+    assert found[1].title.endswith("(may follow from better changed)")
+    assert "may follow" not in found[0].title
+
+
+def test_random_weights_are_accused_of_how_their_streams_begin_alone():
+    fresh = replace(drawn().readings, output=None, matrices=one(drawn().readings.matrices, quiet=0.5))
+    rows = [replace(each, mixing_keeps=0.2, homogenisation=0.99) for each in ROWS]
+    found = rules.judge(replace(BASE, rows=tuple(rows), summary=summarise(rows), readings=fresh, start=80.0))
+    assert {verdict.id for verdict in found if verdict.severity != "note"} == {"averaging_mixing"}
+    assert {"not_trained", "stream_homogenisation", "embedding_scale", "zero_weights"} <= {v.id for v in found}
 
 
 # -- outliers -----------------------------------------------------------------------------------------------------------

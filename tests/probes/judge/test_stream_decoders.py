@@ -13,6 +13,7 @@ OF_STREAMS = {
     "closed_write",
     "dead_stream",
     "one_stream_head",
+    "saturated_gates",
     "stream_homogenisation",
     "unbounded_mixing",
 }
@@ -46,9 +47,26 @@ def verdicts(decoder):
     return {verdict.id: verdict for verdict in found.verdicts if verdict.id in OF_STREAMS}
 
 
-@pytest.mark.parametrize("name", ["deepseek_v4", "glm5_next", "hy_v4"])
+def moved(name):
+    """The same for families without these connections: gains that training moved, branches that matter."""
+    torch.manual_seed(1)
+    decoder, draw = DECODERS[name]().eval(), torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(1 + 0.1 * torch.randn(parameter.shape, generator=draw))
+        for key, parameter in decoder.layers.named_parameters():
+            if parameter.dim() > 1:  # what tells the streams apart has learnt most
+                size = 1.0 if "inject" in key or "altup" in key else 0.15
+                parameter.mul_(size / decoder.config.initializer_range)
+    return decoder
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name != "zaya"])
 def test_a_healthy_decoder_is_not_accused(name):
-    assert verdicts(healthy(name)) == {}
+    mhc = name in ("deepseek_v4", "glm5_next", "hy_v4")
+    tokens = torch.randint(0, VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
+    found = nl.diagnose(healthy(name) if mhc else moved(name), [tokens], skips=False)
+    assert [verdict.title for verdict in found.verdicts if verdict.severity != "note"] == []
 
 
 def equalised(decoder):
@@ -83,6 +101,40 @@ def unbalanced(decoder):
     for hc in connections(decoder):
         hc.hc_sinkhorn_iters = 1
         hc.base[8:] = 3 * torch.randn(16, generator=draw)
+
+
+def stuck(decoder):
+    """Writes that are fully open or fully shut, for every token."""
+    hc = decoder.layers[1].attn_hc
+    hc.fn.zero_()
+    hc.base[4:8] = torch.tensor([20.0, -20.0, 20.0, 20.0])
+
+
+def test_gates_at_their_bounds_are_named_and_located():
+    decoder = healthy()
+    with torch.no_grad():
+        stuck(decoder)
+    found = verdicts(decoder)["saturated_gates"]
+    assert found.layers == (1,)
+    assert found.value == 1.0
+    assert "100 % of the gates" in found.title
+
+
+FAMILIES = [name for name in DECODERS if name != "zaya"]  # which has one stream, and learned constants on it
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_fresh_decoder_is_untrained_and_accused_of_its_start_alone(name):
+    """No loss is needed: constant gains and singular values of noise say it."""
+    torch.manual_seed(0)
+    decoder = DECODERS[name]().eval()
+    tokens = torch.randint(0, VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
+    found = nl.diagnose(decoder, [tokens], skips=False, loss="none")
+    assert found.verdict("not_trained") is not None
+    accused = {verdict.id for verdict in found.verdicts if verdict.severity != "note"}
+    assert accused <= {"averaging_mixing"}
+    if not accused:
+        assert found.headline.startswith("Not trained")
 
 
 @pytest.mark.parametrize(

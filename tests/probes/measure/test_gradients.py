@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normlab.probes.inputs.losses import Loss
-from normlab.probes.measure.gradients import measure
+from normlab.probes.measure.gradients import Agreement, PullRow, measure, suspects
 from normlab.probes.trace.locate import locate
 from tests.probes.zoo import Encoder
 
@@ -50,3 +50,49 @@ def test_frozen_layers_are_measured_and_nothing_is_left_behind():
     assert rows[1].gradient_norm > 0  # frozen for training, not dead
     assert not any(parameter.requires_grad for parameter in model.encoder.layers[1].parameters())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# -- what batches have in common -------------------------------------------------------------------------------------------
+def test_agreement_is_that_of_all_pairs_of_batches():
+    torch.manual_seed(0)
+    weights = {"a": torch.randn(3, 4), "b": torch.randn(5)}
+    batches = [{name: torch.randn_like(w) + 0.5 for name, w in weights.items()} for _ in range(6)]
+    agreement, totals = Agreement(weights), {}
+    for batch in batches:
+        agreement.add(batch, totals, 10)
+    for name, weight in weights.items():
+        vectors = torch.stack([batch[name].flatten() for batch in batches]).double()
+        length = float(weight.norm())
+        assert agreement.size(name) == pytest.approx(length * float(vectors.square().sum(1).mean().sqrt()), rel=1e-5)
+        running = [float(vectors[i] @ vectors[:i].mean(0)) for i in range(1, 6)]
+        assert agreement.steady(name) == pytest.approx(length * math.sqrt(max(sum(running) / 5, 0)), rel=1e-5)
+        torch.testing.assert_close(totals[name].flatten().double(), vectors.sum(0))
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_the_noise_scale_of_known_noise(scale):
+    """Gradients s + n with n of variance scale^2 per coordinate: B = targets |n|^2 / |s|^2."""
+    generator = torch.Generator().manual_seed(0)
+    signal = torch.ones(20_000)
+    agreement, totals = Agreement({"w": torch.ones(20_000)}), {}
+    for _ in range(8):
+        agreement.add({"w": signal + scale * torch.randn(20_000, generator=generator)}, totals, 5)
+    found = agreement.noise()
+    assert found.targets == pytest.approx(5 * scale**2, rel=0.25)
+    assert found.high > found.targets
+    assert found.batches == 8
+
+
+def test_pure_noise_has_no_certain_signal_and_three_batches_say_nothing():
+    generator = torch.Generator().manual_seed(0)
+    agreement, totals = Agreement({"w": torch.ones(20_000)}), {}
+    for count in range(8):
+        agreement.add({"w": torch.randn(20_000, generator=generator)}, totals, 5)
+        if count == 2:
+            assert agreement.noise() is None
+    assert agreement.noise().high == math.inf
+
+
+def test_suspects_are_the_layers_at_which_batches_agree_beside_their_neighbours():
+    rows = [PullRow(layer, "w", 0.0, 1.0, 5.0 if layer == 4 else 0.5 + 0.1 * layer) for layer in range(8)]
+    assert suspects(rows, 8, most=1) == (4,)

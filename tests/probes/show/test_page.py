@@ -7,6 +7,7 @@ from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.measure.bounds import Theory
 from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import LayerRow, StreamRow, plain
+from normlab.probes.show import words
 from normlab.probes.show.page import build, growth_sentence
 
 
@@ -26,7 +27,7 @@ def test_the_picker_holds_every_number_of_every_layer():
     d = diagnosis()
     page = build([d, d]).render()
     held = re.search(r'id="layer-data">(.*?)</script>', page, re.DOTALL)[1]
-    rows = [{key.replace("_", " "): value for key, value in row.items()} for row in plain(d.layers)]
+    rows = [{words.column(key): value for key, value in row.items()} for row in plain(d.layers)]
     assert json.loads(held) == [rows, rows]
     assert page.count("<option value=") >= 2 * 5
     assert "my<b>model" not in page

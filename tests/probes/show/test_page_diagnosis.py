@@ -46,9 +46,13 @@ def test_in_a_browser(opened, found, tmp_path, models):
     assert path.stat().st_size < 7_000_000
     page = opened(path)
     assert page.trouble == []
-    verdict = page.locator("[data-verdict]").first
-    assert verdict.is_visible()
-    assert verdict.bounding_box()["y"] < 900  # the first screen
+    answer = page.locator("p.lead").first
+    assert answer.inner_text() == found.headline
+    body = page.locator(".plot").first.bounding_box()
+    assert (
+        answer.bounding_box()["y"] < body["y"] < body["y"] + body["height"] < 900
+    )  # sentence and picture: the first screen
+    assert page.locator("[data-verdict]").first.is_visible()
     plots = page.locator(".plot")
     assert plots.count() >= 7
     for i in range(plots.count()):

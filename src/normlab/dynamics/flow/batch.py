@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normlab.dynamics.fields import Custom, Stage
+from normlab.dynamics.fields import Custom, Stage, inverse_temperature
 
 
 class Rules:
@@ -17,7 +17,6 @@ class Rules:
         self.custom = stages[0] if isinstance(stages[0], Custom) else None
         raw = np.array([stage.values == "raw" for stage in stages])
         self.raw = raw if raw.any() else None
-        self.powers = np.array([stage.logits for stage in stages])
         rows = [stage for stage in stages if isinstance(stage, Stage)]
         self.free = np.array([row.stream == "free" for row in rows])[:, None]
         self.unit = np.array([row.branch == "unit" for row in rows])[:, None]
@@ -26,7 +25,7 @@ class Rules:
 
     def heat(self, t: float, beta: float) -> np.ndarray:
         """The inverse temperature of each member."""
-        return beta * (t + 1.0) ** self.powers
+        return np.array([inverse_temperature(stage, t, beta) for stage in self.stages])
 
     def __call__(self, t: float, r: np.ndarray, along: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """1/s and r', both (B, n)."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normlab.dynamics.fields import Custom, Field, scheme_field
+from normlab.dynamics.fields import Custom, Field, Stage, inverse_temperature, scheme_field
 from normlab.dynamics.flow.solver import Tolerance, integrate
 from normlab.errors import ConfigError
 
@@ -113,14 +113,13 @@ def scalar(
     check_scalar(n, beta, r0, gamma0)
     times = check_times(time, [row])
 
-    def rates(t: float, y: np.ndarray, stage: object) -> tuple[float, float]:
-        heat = beta * (t + 1.0) ** stage.logits if stage.logits else beta  # type: ignore[attr-defined]
-        along, size, decay = push(y[0], n, heat)
+    def rates(t: float, y: np.ndarray, stage: Stage | Custom) -> tuple[float, float]:
+        along, size, decay = push(y[0], n, inverse_temperature(stage, t, beta))
         if isinstance(stage, Custom):
             return decay / stage.s(t, y[1], along, size), stage.dr(t, y[1], along, size)
-        s = stage.slowness(t, y[1], size)  # type: ignore[attr-defined]
+        s = stage.slowness(t, y[1], size)
         # Values r_k theta_k with equal radii only rescale A, which a normalised branch does not feel.
-        return decay / s, stage.growth(t, along, size)  # type: ignore[attr-defined]
+        return decay / s, stage.growth(t, along, size)
 
     def rhs_from(left: float):  # type: ignore[no-untyped-def]
         stage = row.stage(left)

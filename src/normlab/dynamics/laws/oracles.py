@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.dynamics.fields import OWN, PAPER, Field, Gain, Stage, scheme_field
+from normlab.dynamics.fields import OWN, PAPER, Field, Gain, Stage, inverse_temperature, scheme_field
 from normlab.dynamics.flow.scalar import check_scalar, push, scalar
 from normlab.errors import ConfigError, UnsupportedError, unknown
 
@@ -78,6 +78,7 @@ def initial_velocity(scheme: str | Field, *, n: int, beta: float, r0: float = 1.
     first = row.stages[0][1]
     if not isinstance(first, Stage):
         raise UnsupportedError(f"{row.name} is a scheme of your own: its initial velocity has no closed form here")
+    beta = inverse_temperature(first, 0.0, beta)
     over = math.exp(beta) + n - 1
     text = "2 c(0) / (e^beta + n - 1)"
     if first.branch == "unit":
@@ -148,7 +149,7 @@ def hitting_time(
     row = scheme_field(scheme)
     check_scalar(n, beta, r0, gamma0)
     stage = _stage(row)
-    if len(row.stages) > 1 or stage.logits or not isinstance(stage.gain, Gain):
+    if len(row.stages) > 1 or stage.logits or stage.heat is not None or not isinstance(stage.gain, Gain):
         raise UnsupportedError(f"the hitting time of {row.name} has no quadrature: its equation depends on time")
 
     def pace(u: float) -> float:  # d(int c)/d(-u)
@@ -174,6 +175,8 @@ def terminal(scheme: str | Field, *, n: int, beta: float, r0: float = 1.0) -> Te
         raise UnsupportedError(
             f"{row.name} with a step that varies: gamma' ~ C alpha_t exp(-2 int alpha), so the law is your alpha's"
         )
+    if stage.heat is not None:
+        raise UnsupportedError(f"{row.name} with a beta that varies: its terminal constant has no closed form")
     if stage.logits:
         raise UnsupportedError(f"{row.name} with scaled logits decays like C/t^2, but its constant has no closed form")
     source = "rate: arXiv 2510.22026, Table 2; constant: derived here" if row.source == PAPER else OWN

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normlab.dynamics.fields import Custom, Field, Stage, scheme_field
+from normlab.dynamics.fields import Custom, Field, Stage, inverse_temperature, scheme_field
 from normlab.dynamics.flow.simulate import Setting, start_tokens
 from normlab.dynamics.flow.weights import Draw, Weights
 from normlab.errors import UnsupportedError
@@ -89,7 +89,7 @@ def apply_layer(
     """One layer: attention, then the FFN where there is one."""
     if not isinstance(stage, Stage):
         raise UnsupportedError("a scheme of your own gives s and r', from which its discrete layer cannot be told")
-    heat = beta * (t + 1.0) ** stage.logits
+    heat = inverse_temperature(stage, t, beta)
     x = _join(x, _attention(x, stage, weights, heat, mask), stage, t, step)
     if weights.up is not None and weights.down is not None:
         up, down = torch.from_numpy(weights.up), torch.from_numpy(weights.down)

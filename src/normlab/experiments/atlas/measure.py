@@ -17,12 +17,13 @@ from torch import Tensor
 
 from normlab.experiments.atlas.request import AtlasRequest
 from normlab.model import Transformer, TransformerConfig
-from normlab.observe.portrait import portrait
+from normlab.observe.portrait import Portrait, portrait
 from normlab.observe.timing import interleave
 from normlab.report import progress
 from normlab.results import Plain, Result, plain
 from normlab.schemes import Frame, SchemeConfig, label, parse_scheme
 from normlab.tasks import Batch, Text
+from normlab.theory.contributions import ContributionSetting, network
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class AtlasEntry:
     residual_parameters: int
     loss: float
     stream: list[float]  # rms of h at each read
-    law: list[float | None]  # the same by the scheme's closed form (unit branches), middle of a bound
+    law: list[float | None]  # the same if branches of these sizes were independent; see `law_at`
     contribution: list[float | None]  # |v| / |h| of each branch
     influence: list[float]  # 1 - cos(h, next h)
     gradient_share: list[float]  # of each layer, in norm; zeros where no layer has a gradient
@@ -69,6 +70,9 @@ def measure(request: AtlasRequest, *, quiet: bool = False) -> Atlas:
 
 
 def _build(scheme: SchemeConfig, request: AtlasRequest, vocabulary: int) -> Transformer:
+    if request.init == "paper":
+        setting = ContributionSetting(depth=request.depth, dim=request.dim, init="paper", seed=request.seed)
+        return network(scheme, setting)
     torch.manual_seed(request.seed)
     config = TransformerConfig(
         vocab_size=vocabulary, dim=request.dim, depth=request.depth, heads=request.heads, scheme=scheme
@@ -89,7 +93,7 @@ def _look(model: Transformer, sample: Batch, step_ratio: float) -> AtlasEntry:
         residual_parameters=sum(p.numel() for p in model.scheme.parameters()),
         loss=found.loss or 0.0,
         stream=found.reads or [],
-        law=law_of(scheme, model.scheme.frame),
+        law=law_at(found, mixing) or law_of(scheme, model.scheme.frame),
         contribution=found.contributions or [],
         influence=found.turns or [],
         gradient_share=found.gradient_shares or [0.0] * model.config.depth,
@@ -98,8 +102,19 @@ def _look(model: Transformer, sample: Batch, step_ratio: float) -> AtlasEntry:
     )
 
 
+def law_at(found: Portrait, mixing: list[list[float]] | None) -> list[float | None] | None:
+    """h_l = sum_i M[l,i] v_i with independent v_i of the sizes that this initialisation gives them; None without an M.
+
+    So the law is that of the initialisation that is looked at: with GPT-2's, small branches hardly move the stream.
+    """
+    if mixing is None or found.embedding is None or found.added is None:
+        return None
+    sizes = [found.embedding, *found.added]
+    return [sum((m * size) ** 2 for m, size in zip(row, sizes, strict=True)) ** 0.5 for row in mixing]
+
+
 def law_of(config: SchemeConfig, frame: Frame) -> list[float | None]:
-    """The scheme's growth law as an rms; the geometric middle where it is a bound."""
+    """The scheme's growth law for unit branches as an rms; the geometric middle where it is a bound."""
     values: list[float | None] = []
     for stated in config.growth(frame):
         if isinstance(stated, tuple):

@@ -39,7 +39,8 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
     entries = atlas.entries
     page = Page("Schemes at initialisation", subtitle=atlas.request.shape)
     page.text(
-        "Each scheme with its own initialisation, the same shape and the same text, before any training: how what the "
+        "Each scheme with its own initialisation (or the one asked for), the same shape and the same text, before any "
+        "training: how what the "
         "branches read grows with depth, which layers get the gradient, how depth is mixed, and what a step costs.",
         style="lead",
     )
@@ -47,14 +48,18 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
     page.table(
         rows(entries),
         name="atlas",
-        caption="growth: rms that the last branch reads over the rms behind layer 1; law: the same by the closed form, which "
-        "assumes unit, independent branches (real ones start smaller: compare shapes). last adds: size of the last "
+        caption="growth: rms that the last branch reads over the rms behind layer 1; law: the same if branches of the "
+        "sizes that this initialisation gives them were independent. last adds: size of the last "
         "branch's contribution over what it read. grad 1/L: gradient norm of the first layer over the last's. parameters: "
         "of the residual path. step: time of a training step over the first scheme's, interleaved, median.",
     )
     page.heading("How the stream grows")
     drawn = _curves(entries, lambda e: e.stream, x="branch", y="rms of what the branch reads", law=True)
-    page.figure(drawn, height=460, caption="Solid: measured. Dotted: the scheme's closed form for unit branches.")
+    page.figure(
+        drawn,
+        height=460,
+        caption="Solid: measured. Dotted: the law of this initialisation, independent branches of the same sizes.",
+    )
     page.heading("Who gets the gradient")
     drawn = _curves(entries, lambda e: e.gradient_share, x="layer", y="share of the gradient norm")
     page.figure(drawn, height=420, caption="A layer's gradient norm over the sum of all layers' norms.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -23,6 +23,9 @@ class AtlasRequest(Request):
     )
     depth: int = option(24, "Layers.", ge=1)
     dim: int = option(128, "Width.", ge=1)
+    init: Literal["gpt2", "paper"] = option(
+        "gpt2", "gpt2: the library's own initialisation; paper: that of Xiong et al., with unit branches."
+    )
     seed: int = option(0, "Seed of every random draw.", ge=0, lt=2**63)
     batch: int = Field(default=4, ge=1)
     length: int = Field(default=64, ge=1)
@@ -41,4 +44,5 @@ class AtlasRequest(Request):
     def shape(self) -> str:
         """In a sentence."""
         sample = f"{self.batch} x {self.length} bytes of the shipped plays"
-        return f"{self.depth} layers, width {self.dim}, {sample}, seed {self.seed}"
+        chosen = "" if self.init == "gpt2" else f", {self.init} initialisation"
+        return f"{self.depth} layers, width {self.dim}{chosen}, {sample}, seed {self.seed}"

@@ -9,9 +9,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 
 from normlab.errors import InputError
-from normlab.experiments.compare.claims import claims, decay_gaps, shared_seeds
+from normlab.experiments.compare.claims import Draft, claims, decay_gaps, settle, shared_seeds
 from normlab.experiments.compare.request import pick_baseline
 from normlab.experiments.compare.result import (
     MARKS,
@@ -35,6 +36,7 @@ from normlab.experiments.timing import Costs, relative
 from normlab.results import as_row
 from normlab.schemes.names import label
 from normlab.stats import holm, interval, log_parabola, paired
+from normlab.tasks import Text
 
 TUNING_SEED = 0
 
@@ -49,7 +51,9 @@ def analyse(
     for run in runs:
         groups[f"{run.config.setting()} {run.data}"].append(run)
     ordered = sorted(groups.values(), key=lambda group: (group[0].config.model.depth, group[0].config.model.dim))
-    settings = [_compare(_unique(group), baseline, costs or {}) for group in ordered]
+    found = [_compare(_unique(group), baseline, costs or {}) for group in ordered]
+    decided = settle([drafts for _, drafts in found])
+    settings = [replace(setting, claims=said) for (setting, _), said in zip(found, decided, strict=True)]
     return Comparison(notes=list(notes), settings=settings, cells=[RunRow.of(run) for run in runs])
 
 
@@ -58,7 +62,8 @@ def _unique(group: Sequence[FinishedRun]) -> list[FinishedRun]:
     return list({run.config.to_json(): run for run in group}.values())
 
 
-def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> SettingResult:
+def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> tuple[SettingResult, list[Draft]]:
+    """One setting, and its claims as they are before those of the other settings are known."""
     schemes: dict[str, list[FinishedRun]] = defaultdict(list)
     for run in group:
         schemes[label(run.config.model.scheme)].append(run)
@@ -77,14 +82,15 @@ def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> S
     # A mean over survivors is no better than a whole one.
     ordered = sorted(rows.values(), key=lambda r: (r.mean is None, r.diverged > 0, 0.0 if r.mean is None else r.mean))
     setting = _setting(config, floor)
-    return SettingResult(
+    result = SettingResult(
         setting=setting,
         baseline=base,
         schemes=ordered,
         statements={found.scheme: statement(found, rows[base]) for found in ordered},
-        claims=claims(rows, config.model.depth),
+        claims=[],
         answer=answer(setting, ordered, base),
     )
+    return result, claims(rows, config.model.depth)
 
 
 def _setting(config: RunConfig, floor: float | None) -> Setting:
@@ -93,8 +99,22 @@ def _setting(config: RunConfig, floor: float | None) -> Setting:
         depth=model.depth, dim=model.dim, heads=model.heads, task=as_row(config.task), steps=train.steps,
         tokens=train.steps * config.tokens_a_step, batch=train.batch, length=train.length,
         warmup=train.schedule.warmup, schedule=train.schedule.kind, decay_start=config.decay_start,
-        context_free_loss=floor,
+        context_free_loss=floor, recipe=config.recipe, optimizer=train.optimizer, epochs=_epochs(config),
     )  # fmt: skip
+
+
+def _epochs(config: RunConfig) -> float | None:
+    if not isinstance(config.task, Text):
+        return None
+    try:
+        return config.train.steps * config.tokens_a_step / len(config.task.stream)
+    except InputError:  # the file is gone
+        return None
+
+
+def _train_loss(run: FinishedRun) -> float | None:
+    records = run.training()
+    return _mean([record.loss for record in records[-max(1, len(records) // 10) :]])
 
 
 def best_rate(runs: Sequence[FinishedRun]) -> tuple[float, list[RateRow]]:
@@ -142,6 +162,8 @@ def _scheme_runs(name: str, runs: Sequence[FinishedRun]) -> SchemeRuns:
         flops_per_token=(first.flops_per_token or 0.0) + scheme_flops(final[0]),
         curve={run.seed: _curve(run) for run in final}, layers={mark: _layers(final, mark) for mark in MARKS},
         per_seed={run.seed: _layer_record(run, "end") for run in final if run.loss is not None},
+        at_start={run.seed: _layer_record(run, "start") for run in final if run.loss is not None},
+        train=_mean([_train_loss(run) for run in final if run.loss is not None]),
         law=list(final[0].config.model.scheme.growth(final[0].config.model.frame())), period=_period(final[0].config),
     )  # fmt: skip
 
@@ -169,8 +191,24 @@ def _against(own: SchemeRuns, base: SchemeRuns) -> SchemeRow:
         parameters_ratio=own.parameters / base.parameters if base.parameters else 1.0,
         steps_to_baseline=statistics.fmean(there) if there and len(there) == len(reached) else None,
         reached_baseline=(len(there), len(reached)),
+        loss_at_equal_time=_at_equal_time(own),
         decay_gap=DecayGap(paired([gap[-1][1] - gap[0][1] for gap in gaps.values() if len(gap) > 1]), gaps),
     )
+
+
+def _at_equal_time(own: SchemeRuns) -> float | None:
+    """The mean loss at the step where it has trained for as long as the baseline's whole run; None where that is later."""
+    if own.cost is None or own.cost.time < 1 or not own.curve:
+        return None
+    return _mean([_interpolated(curve, curve.step[-1] / own.cost.time) for curve in own.curve.values() if curve.step])
+
+
+def _interpolated(curve: Curve, step: float) -> float | None:
+    points = list(zip(curve.step, curve.loss, strict=True))
+    for (a, before), (b, after) in pairwise(points):
+        if a <= step <= b:
+            return before + (after - before) * (step - a) / (b - a)
+    return points[0][1] if points and step <= points[0][0] else None
 
 
 def _crossing(curve: Curve, target: float) -> float | None:

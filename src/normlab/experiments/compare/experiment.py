@@ -1,10 +1,11 @@
 """The fair comparison: same data and seeds for all, the learning rate tuned for each scheme, then more seeds at it.
 
-    1  every scheme x every rate, with the first seed; where the best rate is the last of the grid, the grid grows
+    1  every scheme x every rate, with the first seed (or more); where the best rate is the last of the grid, it grows
     2  the best rate of each scheme with the other seeds
 
 The first seed's run at the best rate is both the end of the tuning and one of the seeds; the sentences give the
-difference without it too.
+difference without it too. With a `tune_share` below 1 the tuning runs are shorter, lie in the folder `tuning`, and all
+seeds are run at the rate that they chose.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from normlab.experiments.executors.protocol import Executor
 from normlab.experiments.protocol import Experiment, Wave
 from normlab.experiments.request import Request
 from normlab.experiments.runs.config import RunConfig
-from normlab.experiments.runs.records import FinishedRun
+from normlab.experiments.runs.records import FinishedRun, read_run
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.shapes import round_3, run_name
 from normlab.experiments.sweep import Settled, Sweep, read_all, read_request, read_runs, unfinished
 from normlab.model import TransformerConfig
 from normlab.report import Page
 from normlab.schemes.names import label, parse_scheme
+from normlab.schemes.recipes import Recipe, recipe
 from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import AverageConfig
 
 Arm = tuple[str, int]  # scheme, depth
+TUNING = "tuning/"  # where tuning runs lie that are shorter than the others
 
 
 class Compare(Experiment[CompareRequest, Comparison]):
@@ -57,18 +60,22 @@ class Compare(Experiment[CompareRequest, Comparison]):
     def plan(self, request: CompareRequest, settled: Settled, waves: int, folder: Path) -> Wave | None:
         steps = settled["steps"]
         if waves <= request.extend:
+            short = max(1, round(steps * request.tune_share))
             wanted = {
-                run_name(*arm, lr, 0): run_of(request, arm, lr=lr, seed=0, steps=steps)
+                f"{TUNING if request.tuned_apart else ''}{run_name(*arm, lr, seed)}": run_of(
+                    request, arm, lr=lr, seed=seed, steps=short
+                )
                 for arm, rates in _grids(request, folder, waves)
                 for lr in rates
+                for seed in range(request.tune_seeds)
             }
             return Wave("tuning" if waves == 0 else "tuning, wider", wanted)
         if waves > request.extend + 1:
             return None
-        chosen = {arm: best_rate(found)[0] for arm, found in _tuned(folder).items()}
+        chosen = {arm: best_rate(found)[0] for arm, found in _tuned(request, folder).items()}
         rest = {
             run_name(*arm, lr, seed): run_of(request, arm, lr=lr, seed=seed, steps=steps)
-            for seed in range(1, request.seeds)
+            for seed in range(0 if request.tuned_apart else request.tune_seeds, request.seeds)
             for arm, lr in chosen.items()
         }
         return Wave("seeds", rest)
@@ -77,7 +84,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
         steps = settled["steps"]
         timed = [
             (arm[0], run_of(request, arm, lr=request.lrs[0], seed=0, steps=steps))
-            for arm in sorted(_tuned(sweep.folder))
+            for arm in sorted(_tuned(request, sweep.folder))
         ]
         timing.measure(sweep.folder, timed, device=sweep.executor.device, quiet=sweep.quiet)
 
@@ -88,6 +95,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
             for folder, request in zip(folders, requests, strict=True)
             for note in unfinished(folder, least=request.least_runs())
         ]
+        notes += [_tuning_note(request) for request in requests if request.tuned_apart]
         asked = baseline or (requests[0].baseline if len(requests) == 1 else None)
         return analyse(read_all(folders), baseline=asked, costs=timing.read_costs(folders), notes=notes)
 
@@ -108,17 +116,24 @@ def run_of(request: CompareRequest, arm: Arm, *, lr: float, seed: int, steps: in
     scheme, depth = arm
     # Shares of so few steps round to nothing: one step of warm-up is the least.
     warmup = min(steps, max(1, round(request.warmup * steps))) if request.warmup > 0 else 0
+    config = parse_scheme(scheme)
+    own = recipe(config.name) if request.recipe == "authors" else Recipe()
+    shape = {"vocab_size": request.task.vocab_size, "dim": request.dim, "depth": depth, "heads": request.heads}
+    taken = own.model_settings(request.dim, qk_norm=config.demands().qk_norm is None)
     return RunConfig(
-        model=TransformerConfig(
-            vocab_size=request.task.vocab_size,
-            dim=request.dim,
-            depth=depth,
-            heads=request.heads,
-            scheme=parse_scheme(scheme),
-            tie_embeddings=request.task.embedding(request.dim) is None,
+        model=TransformerConfig.from_dict(
+            {
+                **shape,
+                **taken,
+                "scheme": config.to_dict(),
+                "tie_embeddings": request.task.embedding(request.dim) is None,
+            }
         ),
         task=request.task,
+        recipe=request.recipe,
         train=TrainConfig(
+            optimizer=request.optimizer,
+            **own.train_settings(),  # type: ignore[arg-type]
             steps=steps,
             batch=request.batch,
             length=request.length,
@@ -143,7 +158,7 @@ def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple
         for arm in _arms(request):
             yield arm, list(request.lrs)
         return
-    for arm, runs in _tuned(folder).items():
+    for arm, runs in _tuned(request, folder).items():
         best, table = best_rate(runs)
         rates = [rate.lr for rate in table]
         if len(rates) < 2 or len(rates) - len(request.lrs) >= round_:  # grown this often already, in an earlier run
@@ -154,10 +169,22 @@ def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple
             yield arm, [round_3(best * rates[0] / rates[1])]
 
 
-def _tuned(folder: Path) -> dict[Arm, list[FinishedRun]]:
-    """The finished tuning runs (first seed) of each scheme and depth; what failed is missing."""
+def _tuning_note(request: CompareRequest) -> str:
+    return (
+        f"Rates were chosen among {', '.join(f'{lr:g}' for lr in request.lrs)} by runs of their own: {request.tune_seeds} "
+        f"seeds, {100 * request.tune_share:g} % of the length."
+    )
+
+
+def _tuned(request: CompareRequest, folder: Path) -> dict[Arm, list[FinishedRun]]:
+    """The finished tuning runs of each scheme and depth; what failed is missing."""
     found: dict[Arm, list[FinishedRun]] = {}
-    for run in read_runs(folder):
-        if run.seed == 0:
+    if request.tuned_apart:
+        places = sorted(path.parent for path in (folder / TUNING).glob("*/config.yaml"))
+        runs = [run for place in places if (run := read_run(place)) is not None]
+    else:
+        runs = read_runs(folder)
+    for run in runs:
+        if run.seed < request.tune_seeds:
             found.setdefault((label(run.config.model.scheme), run.config.model.depth), []).append(run)
     return found

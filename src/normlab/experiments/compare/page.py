@@ -59,16 +59,27 @@ def summary_rows(setting: SettingResult) -> list[Line]:
     return rows
 
 
+RECIPES_SAID = {
+    "authors": "Each scheme is trained as its authors run it, where that is known (embedding scale, norm on q and k, "
+    "initialisation, weight decay; `normlab schemes show NAME` says what and whence).",
+    "shared": "All schemes share embedding scale, initialisation and weight decay (`--recipe authors` gives each its own).",
+}
+
+
 def more_rows(setting: SettingResult) -> list[Line]:
     """What the one table has no room for."""
     rows: list[Line] = []
     for row in setting.schemes:
         speed, cost, reached = row.tokens_per_second, row.cost, row.reached_baseline
+        bits = setting.setting.bits_per_byte(row.mean)
         rows.append({
             "scheme": row.scheme, "seeds": len(row.losses), "lost at lr x2": row.lost_at_twice_lr,
             "rate": "" if row.at_edge is None else f"{row.at_edge} tried",
             "steps to baseline": row.steps_to_baseline, "seeds that got there": f"{reached[0]} of {reached[1]}",
             "vs baseline, fresh seeds": row.without_tuning_seed,
+            "train loss": row.train,
+            **({} if bits is None else {"bits per byte": bits}),
+            "loss at the baseline's time": row.loss_at_equal_time,
             "step time, quartiles": "" if cost is None else f"{cost.low:.2f} to {cost.high:.2f}",
             "tokens/s": None if speed is None else round(speed),
             "peak MB": None if row.peak_bytes is None else round(row.peak_bytes / BYTES),
@@ -97,6 +108,7 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
     floor = (
         "" if known is None else f" No model that ignores the context gets below {known:.3f} on these held-out data."
     )
+    epochs = "" if shape.epochs is None else f" ({shape.epochs:.2g} epochs)"
     page.table(
         summary_rows(setting),
         name=f"summary{slug}",
@@ -104,12 +116,15 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
         "training step, over the baseline's.",
     )
     page.text(
-        f"{shape.steps} steps of {shape.batch} x {shape.length} tokens from {shape.data}; {shape.schedule} schedule, "
-        f"{shape.warmup} steps of warm-up.{floor} Differences are paired by seed (same data, same order). Rates are "
-        "chosen on seed 0, which is one of the seeds; the second table has the difference without it. Shapes are the same "
-        "for all schemes; what a scheme adds in parameters and arithmetic counts as its cost. Step times are of steps in "
-        "turn with pre_norm's, on one thread, each scheme beside it; saved MB are the activations that autograd "
-        "keeps for one step; peak MB is a worker's whole process.",
+        f"{RECIPES_SAID[shape.recipe]} {shape.steps} steps of {shape.batch} x {shape.length} tokens from "
+        f"{shape.data}{epochs}; {shape.optimizer}, {shape.schedule} schedule, {shape.warmup} steps of warm-up.{floor} "
+        "Differences are paired by "
+        "seed (same data, same order). Unless said otherwise above, rates are chosen on seed 0, which is one of the seeds; "
+        "the second table has the difference without it. The loss at the baseline's time is read off a scheme's own curve "
+        "at the step where it has trained for as long as the baseline's whole run takes: its rate has not decayed there. "
+        "Shapes are the same for all schemes; what a scheme adds in parameters and arithmetic counts as its cost. Step "
+        "times are of steps in turn with pre_norm's, on one thread, each scheme beside it; saved MB are the activations "
+        "that autograd keeps for one step; peak MB is a worker's whole process.",
         style="note",
     )
     page.table(more_rows(setting), name=f"more{slug}", caption="Tuning, and more of the cost.")
@@ -133,7 +148,7 @@ def _claims(page: Page, setting: SettingResult, tag: str, slug: str) -> None:
         [claim_row(claim) for claim in setting.claims],
         name=f"claims{slug}",
         caption="At the end of training. Confirmed or refuted: the 95 % interval over seeds excludes zero, or the limit "
-        "that is named (t-test, not adjusted for the number of claims). Undecided otherwise.",
+        "that is named (t-test, p adjusted for the number of claims on this page, Holm). Undecided otherwise.",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
@@ -30,6 +30,14 @@ class CompareRequest(GridRequest):
     tokens: int | None = option(None, "Training tokens of each run, instead of a time.", ge=1)
     seeds: int = option(2, "Seeds of each scheme at its best rate.", ge=1)
     lrs: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "Learning rates to tune over, with commas.")
+    tune_seeds: int = option(1, "Seeds that choose the rate.", ge=1)
+    tune_share: float = option(
+        1.0, "Length of the tuning runs, as a share of the others; below 1 they are runs of their own.", gt=0, le=1
+    )
+    recipe: Literal["authors", "shared"] = option(
+        "authors", "authors: each scheme as its authors run it, where that is known; shared: all alike."
+    )
+    optimizer: Literal["adamw", "muon"] = option("adamw", "adamw, or muon (for the matrices of branches).")
     baseline: str | None = option(None, "What the others are compared with (default: pre_norm, or the first).")
     extend: int = Field(default=1, ge=0, description="how often the grid of rates may grow where its last is the best")
     warmup: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
@@ -53,14 +61,21 @@ class CompareRequest(GridRequest):
 
     def phases(self) -> list[int]:
         """How many runs each scheme and depth has at most in what is run one after the other."""
-        wider = [1] * self.extend if len(self.lrs) > 1 else []
-        return [len(self.lrs), *wider, self.seeds - 1]
+        wider = [self.tune_seeds] * self.extend if len(self.lrs) > 1 else []
+        left = self.seeds if self.tuned_apart else max(self.seeds - self.tune_seeds, 0)
+        return [len(self.lrs) * self.tune_seeds, *wider, left]
+
+    @property
+    def tuned_apart(self) -> bool:
+        """Are the tuning runs shorter than the others, and so none of them?"""
+        return self.tune_share < 1
 
     def most_runs(self) -> int:
         return len(self.schemes) * len(self.depths) * sum(self.phases())
 
     def least_runs(self) -> int:
-        return len(self.schemes) * len(self.depths) * (len(self.lrs) + self.seeds - 1)
+        own = self.seeds if self.tuned_apart else len(self.lrs) * self.tune_seeds + max(self.seeds - self.tune_seeds, 0)
+        return len(self.schemes) * len(self.depths) * own
 
 
 def pick_baseline(names: list[str], asked: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -143,6 +144,10 @@ class SchemeRuns:
     per_seed: Mapping[int, LayerRecord | None]
     law: list[float | tuple[float, float] | None]
     period: int | None
+    at_start: Mapping[int, LayerRecord | None] = field(default_factory=dict)
+    """The same before the first step: what a claim about training is net of."""
+    train: float | None = None
+    """The training loss over the last tenth of the logged steps, mean over seeds."""
     learned: bool | None = None
     cost: RelativeCost | None = None
 
@@ -161,6 +166,7 @@ class SchemeRow(SchemeRuns):
     parameters_ratio: float = 1.0
     steps_to_baseline: float | None = None
     reached_baseline: tuple[int, int] = (0, 0)
+    loss_at_equal_time: float | None = None
     decay_gap: DecayGap = field(default_factory=lambda: DecayGap(Paired(0, None), {}))
 
 
@@ -216,6 +222,15 @@ class Setting:
     schedule: str
     decay_start: int
     context_free_loss: float | None
+    recipe: str = "shared"
+    optimizer: str = "adamw"
+    epochs: float | None = None
+    """How often the training text was gone through; None for tasks that draw afresh."""
+
+    def bits_per_byte(self, loss: float | None) -> float | None:
+        """Of a byte-level text; None for other tasks."""
+        is_bytes = self.task.get("task") == "text" and self.task.get("tokens", "bytes") == "bytes"
+        return loss / math.log(2) if loss is not None and is_bytes else None
 
     @property
     def data(self) -> str:

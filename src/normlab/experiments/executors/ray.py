@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,12 @@ from typing import Any
 
 from normlab.errors import ConfigError, InputError, require
 from normlab.experiments.executors.protocol import Answer, Outcome
+from normlab.files import LIMITS
+from normlab.store import Heartbeat, last_beat
 
 TIMEOUT = 5.0  # seconds for an address to answer at all
+GRACE = 20.0  # seconds for a worker that hangs to be gone
+CLOCKS = 2.0  # seconds by which the file system's clock may be behind ours
 
 
 def remote_attempt(folder: str, threads: int, device: str = "cpu") -> Answer:
@@ -30,18 +35,36 @@ def remote_attempt(folder: str, threads: int, device: str = "cpu") -> Answer:
             "share, such as a network file system"
         )
         return Answer(error)
+    Heartbeat(Path(folder)).beat()  # from now on silence counts: until here the run may have waited for room
     return attempt(folder, threads=threads, device=device)
 
 
 @dataclass
+class _Cell:
+    folder: Path
+    attempts: int = 0
+    given: float = 0.0  # when, in seconds since 1970
+
+    def hangs(self, silence: float) -> bool:
+        """It has begun since it was given, and has been silent for so long."""
+        beat = last_beat(self.folder)
+        return beat is not None and beat >= self.given - CLOCKS and time.time() - max(beat, self.given) > silence
+
+
+@dataclass
 class RayExecutor:
-    """`address`: auto, host:port or ray://host:port of a running cluster; None starts one on this machine."""
+    """`address`: auto, host:port or ray://host:port of a running cluster; None starts one on this machine.
+
+    A run that has begun and leaves no sign of progress for `silence` seconds is taken to hang: its worker is ended, and the
+    run retried. One that still waits for room in the cluster does not hang.
+    """
 
     address: str | None = None
     workers: int = 0  # cells at a time; 0: as many as the cluster has room for
     threads: int = 1
     retries: int = 2
     device: str = "cpu"
+    silence: float = LIMITS.silent_seconds
     name: str = "ray"
     _ray: Any = field(default=None, repr=False)
 
@@ -89,25 +112,38 @@ class RayExecutor:
         task = ray.remote(remote_attempt).options(
             num_cpus=self.threads, num_gpus=1 if self.device.startswith("cuda") else 0, max_retries=self.retries
         )
-        waiting = deque((Path(folder), 0) for folder in folders)
-        running: dict[object, tuple[Path, int]] = {}
+        waiting = deque(_Cell(Path(folder)) for folder in folders)
+        running: dict[object, _Cell] = {}
         while waiting or running:
             while waiting and len(running) < self.workers:
-                folder, tries = waiting.popleft()
-                running[task.remote(str(folder.resolve()), self.threads, self.device)] = (folder, tries)
-            done, _ = ray.wait(list(running), num_returns=1, timeout=5.0)
-            for reference in done:
-                folder, tries = running.pop(reference)
-                try:
-                    answer = ray.get(reference)
-                except ray.exceptions.RayError as error:  # its worker died more often than Ray retries
-                    answer = Answer(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                cell = waiting.popleft()
+                cell.given = time.time()
+                running[task.remote(str(cell.folder.resolve()), self.threads, self.device)] = cell
+            done, _ = ray.wait(list(running), num_returns=1, timeout=min(5.0, self.silence))
+            ended = [(running.pop(reference), self._answer(reference)) for reference in done]
+            hung = [reference for reference, cell in running.items() if cell.hangs(self.silence)]
+            ended += [(running.pop(reference), self._end(reference)) for reference in hung]
+            for cell, answer in ended:
+                cell.attempts += 1
                 if answer.error is None:
-                    yield Outcome(folder)
-                elif answer.final or tries >= self.retries:
-                    yield Outcome(folder, answer.error)
+                    yield Outcome(cell.folder)
+                elif answer.final or cell.attempts > self.retries:
+                    yield Outcome(cell.folder, answer.error)
                 else:
-                    waiting.append((folder, tries + 1))
+                    waiting.append(cell)
+
+    def _answer(self, reference: object) -> Answer:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:  # its worker died more often than Ray retries
+            return Answer(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+    def _end(self, reference: object) -> Answer:
+        """End the worker of a run that hangs, and wait until it is gone: the next one needs the run's lock."""
+        self._ray.cancel(reference, force=True)
+        done, _ = self._ray.wait([reference], timeout=GRACE)
+        said = f"it made no progress for {self.silence:.0f} s and was ended"
+        return Answer(said, final=False) if done else Answer(f"{said}, but its worker did not go", final=False)
 
     def close(self) -> None:
         self._ray.shutdown()

@@ -33,7 +33,13 @@ FIX_OPTIONS: dict[str, dict[str, object]] = {
     "ssmax": {"softmax": "ssmax"},
     "adaptive": {"softmax": "adaptive"},
     "head_norm": {"head_norm": True},
+    "sparsemax": {"softmax": "sparsemax"},
+    "top_k": {"softmax": "top_k"},
 }
+
+
+MOST_BETWEEN_CHECKPOINTS = 20_000
+"""Steps; a long run that is stopped should not lose an hour."""
 
 
 class Lengthgen(Experiment[LengthgenRequest, LengthGeneralization]):
@@ -147,6 +153,7 @@ def _model(request: LengthgenRequest, point: _Point, scheme: str) -> Transformer
             "max_length": request.max_length or max(*request.test_lengths, request.train_length),
             "tie_embeddings": False,
             "init_std": dim**-0.5,
+            "norm": request.norm,
             **FIX_OPTIONS[point.fix],
         }
     )
@@ -161,8 +168,13 @@ def _train(request: LengthgenRequest, seed: int, lr: float) -> TrainConfig:
         seed=seed,
         lr=lr,
         weight_decay=request.weight_decay,
-        schedule=Schedule(kind="linear", warmup=min(max(steps // 50, 1), 1000)),
-        average=AverageConfig(every=max(steps // 2000, 1)),
+        schedule=Schedule(kind=request.schedule, warmup=min(max(steps // 50, 1), 1000)),
+        average=AverageConfig(
+            every=request.average_every or max(steps // 2000, 1),
+            eta=request.average_eta,
+            burn_in=request.average_burn_in,
+        ),
         log_every=max(steps // 200, 1),
-        checkpoint_every=max(steps // 10, 1),
+        evaluate_at=request.evaluate_at,
+        checkpoint_every=min(max(steps // 10, 1), MOST_BETWEEN_CHECKPOINTS),
     )

@@ -16,6 +16,7 @@ SHOWN = "raw"
 CURVES = {
     "tv": "Total variation to the exact next-token distribution",
     "auc": "Legality AUC (mean over prefixes)",
+    "auc_sequence": "Sequence AUC: members against the same with one illegal token",
     "illegal_mass": "Probability on illegal tokens",
     "attention_entropy": "Attention entropy / log(length)",
     "attention_rms": "RMS of the attention output",

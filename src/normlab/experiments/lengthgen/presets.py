@@ -35,6 +35,12 @@ SMALL_MINIMAL: Options = {
     "lrs": (1e-2,),
 }
 THREE = ("pre_norm", "post_norm", "peri_norm")
+NOTHING_BEHIND = "pre_norm(final_norm=False)"
+"""The control: no norm stands behind attention. Plain `pre_norm` has its final one there."""
+SEVEN_ARMS = (NOTHING_BEHIND, "post_norm", "peri_norm", "res_norm(final_norm=False)", "pre_norm", "peri_init_norm",
+              "no_norm")  # fmt: skip
+MINIMAL_16: Options = {"preset": "minimal", "train_length": 8, "batch": 64, "schemes": SEVEN_ARMS,
+                       "task": "set-complement(vocab=16)", "test_lengths": (1, 2, 4, 8, 12, 15)}  # fmt: skip
 FOUR_TASKS: dict[str, Options] = {
     "set-complement": {"task": "set-complement(vocab=12, targets=exact)", "train_length": 6,
                        "test_lengths": (3, 6, 9, 11), "batch": 16},
@@ -61,6 +67,20 @@ EXPERIMENTS: dict[str, Preset] = {
         "Does peri-norm carry two layers beyond the depth and the length that they were trained on?",
         {"deeper": {"test_task": "dyck(pairs=2, depth=5)"}, "longer": {}},
         {**TWO_LAYER, **DYCK, "schemes": THREE},
+    ),
+    "norm-behind-attention": Preset(
+        "Is it a norm behind attention that helps beyond the training length? Arms with one, beside two without any.",
+        {"set-complement": {}},
+        {**MINIMAL_16, "steps": 6000},
+    ),
+    "million-steps": Preset(
+        "The same, as long as the paper trains: 1,000,000 steps, scored on the way. Hours.",
+        {
+            "vocab-16": {"steps": 1_000_000, "evaluate_at": (10_000, 30_000, 100_000, 300_000)},
+            "vocab-32": {"steps": 200_000, "evaluate_at": (10_000, 30_000, 100_000),
+                         "task": "set-complement(vocab=32)", "test_lengths": (1, 4, 8, 16, 24, 31)},
+        },
+        MINIMAL_16,
     ),
     # -- the three next checks
     "non-uniform-attention": Preset(

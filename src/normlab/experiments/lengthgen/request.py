@@ -16,7 +16,7 @@ from normlab.experiments.request import AnyTask, Request, option, task_of
 from normlab.experiments.shapes import known_schemes
 
 FOUR = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm")
-FIXES = ("none", "ssmax", "adaptive", "head_norm")
+FIXES = ("none", "ssmax", "adaptive", "head_norm", "sparsemax", "top_k")
 Positions = Literal["nope", "rope", "learned", "sinusoidal"]
 Positive = Annotated[float, Field(gt=0)]
 Width = Annotated[int, Field(ge=1)]
@@ -41,7 +41,7 @@ class LengthgenRequest(Request):
     schemes: tuple[str, ...] = option(
         FOUR, "Names with commas, options in brackets; the others are compared with the first.", strict=False
     )
-    fixes: tuple[str, ...] = option(("none",), "none, ssmax, adaptive, head-norm, with commas.", strict=False)
+    fixes: tuple[str, ...] = option(("none",), f"{', '.join(FIXES)}, with commas.", strict=False)
     positions: tuple[Positions, ...] = option(("nope",), "nope, rope, learned, sinusoidal, with commas.", strict=False)
     seeds: int = option(5, "Seeds of each.", ge=1)
     first_seed: int = option(0, "The first seed.", flag="--seed", ge=0)
@@ -54,12 +54,20 @@ class LengthgenRequest(Request):
         (3e-3,), "Peak learning rate, or several with commas.", flag="--lr", min_length=1, strict=False
     )
     weight_decay: float = option(0.01, "AdamW's weight decay.", ge=0)
+    schedule: Literal["linear", "cosine", "wsd", "constant"] = option(
+        "linear", "After the warm-up: linear, cosine, wsd (stable, then a decay) or constant."
+    )
+    norm: Literal["rmsnorm", "layernorm", "dyt", "derf", "l2"] = option("rmsnorm", "The kind of every norm.")
+    average_every: int | None = option(None, "Steps between two updates of EMA and BEMA (default: steps / 2000).", ge=1)
+    average_eta: float = option(0.2, "BEMA's power: 0 is the largest correction.", ge=0)
+    average_burn_in: int = option(0, "Steps before EMA and BEMA begin.", ge=0)
     dims: tuple[Width, ...] = option(
         (), "Width d, or several with commas; empty: the preset's.", flag="--dim", strict=False
     )
     head_dims: tuple[Width, ...] = option(
         (), "Width of a head's values (d_v) and keys, or several; empty: d / heads.", flag="--head-dim", strict=False
     )
+    evaluate_at: tuple[Width, ...] = option((), "Steps at which to score on the way, with commas.", strict=False)
     depth: int | None = option(None, "Layers (default: the preset's).", ge=1)
     max_length: int | None = option(None, "Size of the table of learned positions (default: as needed).", ge=1)
 

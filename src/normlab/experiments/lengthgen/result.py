@@ -13,8 +13,8 @@ from normlab.results import Plain, Result, as_row
 from normlab.schemes.names import label
 from normlab.theory.set_complement import CalibratedLaws
 
-METRICS = ("tv", "auc", "auc_pooled", "undefined", "illegal_mass", "loss", "attention_entropy", "attention_rms", "gap",
-           "imbalance")  # fmt: skip
+METRICS = ("tv", "auc", "auc_pooled", "auc_sequence", "undefined", "illegal_mass", "loss",
+           "attention_entropy", "attention_rms", "gap", "imbalance")  # fmt: skip
 
 
 @dataclass(frozen=True)

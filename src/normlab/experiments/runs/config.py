@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -18,6 +18,7 @@ from normlab.errors import ConfigError
 from normlab.experiments.request import AnyTask, shipped_text
 from normlab.experiments.runs.score import ByLength, HeldOut
 from normlab.model import Transformer, TransformerConfig
+from normlab.schemes.recipes import MODEL_FIELDS, TRAIN_FIELDS
 from normlab.tasks import Task
 from normlab.training import TrainConfig
 
@@ -34,6 +35,10 @@ class RunConfig(Config):
     task: AnyTask = Field(default_factory=shipped_text)
     train: TrainConfig = TrainConfig()
     score: HeldOut | ByLength = Field(default=HeldOut(), discriminator="kind")
+    recipe: Literal["shared", "authors"] = Field(
+        default="shared",
+        description="authors: each scheme with the embedding, q-k norm, initialisation and decay of its own",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -134,7 +139,8 @@ class RunConfig(Config):
         return float(self.train.steps * self.tokens_a_step * self.model.depth)
 
     def setting(self) -> str:
-        """What the runs that are compared with each other share: all but the scheme, the learning rate and the seed."""
+        """What the runs that are compared with each other share: all but the scheme, the learning rate and the seed; and
+        all but what the authors' recipes set, where those are taken."""
         return setting_of(self.to_dict())
 
     def build(self, *, device: str = "cpu") -> Transformer:
@@ -156,7 +162,9 @@ class RunConfig(Config):
 def setting_of(values: Mapping[str, object]) -> str:
     """`RunConfig.setting` of plain values, of any format that is read."""
     kept = upgraded(values)
-    model, train = _without(kept["model"], "scheme"), _without(kept["train"], "lr", "seed")
+    own = kept.get("recipe") == "authors"
+    model = _without(kept["model"], "scheme", *(MODEL_FIELDS if own else ()))
+    train = _without(kept["train"], "lr", "seed", *(TRAIN_FIELDS if own else ()))
     return json.dumps({**kept, "model": model, "train": train}, sort_keys=True)
 
 

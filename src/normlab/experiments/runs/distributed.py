@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from normlab.errors import ConfigError
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import locked, prepare, read_summary
 from normlab.experiments.runs.records import FinishedRun, read_run
@@ -31,6 +32,8 @@ class DistributedRun(Distributed, RunTrainer):
 def check(config: RunConfig, folder: str | Path, *, processes: int = 1) -> None:
     """Raise for what can be known to fail before the folder is made: the corrected command is then no other run."""
     check_batch(config.train.batch, processes)
+    if processes > 1 and config.train.optimizer != "adamw":
+        raise ConfigError(f"train.optimizer: several processes train with adamw, not with {config.train.optimizer}")
     if read_summary(folder) is None:  # what is finished needs no data
         config.check()
 

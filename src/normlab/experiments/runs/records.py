@@ -52,6 +52,7 @@ class LengthScore:
     tv: float | None = None
     auc: float | None = None
     auc_pooled: float | None = None
+    auc_sequence: float | None = None
     undefined: int | None = None
     prefixes: int | None = None
     illegal_mass: float | None = None

@@ -25,6 +25,7 @@ class HeldOut(Config):
     sequences: int = Field(default=128, ge=1, description="held-out sequences for the loss at the end")
     layers: tuple[float, ...] = Field(default=(0.0, 0.5, 1.0), description="when to look at the layers: share of steps")
     layer_sequences: int = Field(default=8, ge=1, description="sequences for the measures of layers")
+    gradient_batches: int = Field(default=4, ge=1, description="batches that the gradients of layers are averaged over")
     prune: bool = Field(default=True, description="skip every layer, and remove the least useful ones in turn")
 
     @classmethod
@@ -41,7 +42,8 @@ class HeldOut(Config):
 
     def passes(self, depth: int) -> float:
         """Forward passes of one sequence that all this takes."""
-        looks = len(self.layers) * ((1.5 * depth if self.prune else 0) + 6) * self.layer_sequences
+        own = (1.5 * depth if self.prune else 0) + 3 + 3 * self.gradient_batches
+        looks = len(self.layers) * own * self.layer_sequences
         return looks + self.validations * self.curve_sequences + 3 * self.sequences
 
 

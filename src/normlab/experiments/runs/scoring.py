@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normlab.model import Attention
-from normlab.model.attention import Pass, adaptive_weights
+from normlab.model.attention import WEIGHTS, Pass, explicit_weights
 from normlab.schemes.norms import precise
 from normlab.tasks import IGNORE, SetComplement, Task
 from normlab.theory import set_complement as theory
@@ -100,10 +100,46 @@ def _at(model: nn.Module, task: Task, length: int, count: int) -> dict[str, obje
     }
     if task.exact:
         scores |= _against_law(torch.cat(found.logits), torch.cat(found.laws))
+        scores["auc_sequence"] = sequence_auc(model, task, length, count)
     if isinstance(task, SetComplement) and not task.replacement:
         gap, imbalance = theory.balance(torch.cat(found.logits)[:, -1], torch.cat(found.tokens))
         scores |= {"gap": gap.mean().item(), "imbalance": imbalance.mean().item()}
     return scores
+
+
+@torch.no_grad()
+def sequence_auc(model: nn.Module, task: Task, length: int, count: int) -> float | None:
+    """ROC AUC of whole sequences by their log-likelihood: members against the same ones with one illegal token.
+
+    The place of that token is drawn among the places where a token is illegal; what follows it stays as it was. Tokens that
+    have no law (their prefix is not legal, or nothing is left to say) count for neither. None where no member can be broken.
+    """
+    generator = torch.Generator().manual_seed(length)
+    device = next(model.parameters()).device
+    tokens = task.sample(count, length, generator).tokens
+    if tokens.is_floating_point() or tokens.dim() != 2 or task.embedding(1) is not None or length < 2:
+        return None
+    law = task.law(tokens)[:, :-1]
+    can_break = ((law == 0) & (law.sum(-1, keepdim=True) > 0)).any(-1)
+    rows = can_break.any(-1)
+    if not rows.any():
+        return None
+    tokens, law, can_break = tokens[rows], law[rows], can_break[rows]
+    place = torch.multinomial(can_break.double(), 1, generator=generator)
+    illegal = (law.gather(1, place[..., None].expand(-1, 1, law.shape[-1])).squeeze(1) == 0).double()
+    broken = tokens.scatter(1, place + 1, torch.multinomial(illegal, 1, generator=generator))
+    scores = [_log_likelihood(model, part, device) for part in (tokens, broken)]
+    member = torch.arange(2 * len(tokens)) < len(tokens)
+    return _number(pooled_auc(torch.cat(scores), member))
+
+
+def _log_likelihood(model: nn.Module, tokens: Tensor, device: torch.device) -> Tensor:
+    """Of every token but the first, summed."""
+    found = []
+    for part in tokens.split(max(TOKENS_AT_ONCE // tokens.shape[1], 1)):
+        logits = model(part.to(device))[:, :-1].cpu().double().log_softmax(-1)
+        found.append(logits.gather(-1, part[:, 1:, None]).sum((1, 2)))
+    return torch.cat(found)
 
 
 def _against_law(logits: Tensor, law: Tensor) -> dict[str, object]:
@@ -158,6 +194,6 @@ def _weights(module: Attention, x: Tensor, shared: Pass, window: int) -> Tensor 
         q = q * module._log_counts(time, time, None, q)
     logits = (q[:, :, -window:] @ k.transpose(-1, -2) * module.scale).double()
     seen = torch.ones(time, time, dtype=torch.bool, device=x.device).tril()[-window:]
-    if module.config.softmax == "adaptive":
-        return adaptive_weights(logits.masked_fill(~seen, -1e30), seen)
+    if module.config.softmax in WEIGHTS:
+        return explicit_weights(logits.masked_fill(~seen, -1e30), seen, module.config)
     return logits.masked_fill(~seen, -torch.inf).softmax(-1)

@@ -83,22 +83,24 @@ def _members(file: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def run_stack(folder: Path, *, device: str = "cpu", quiet: bool = True) -> list[FinishedRun]:
-    """Train the members of the stack in this folder as one program."""
+def run_stack(folder: Path, *, device: str = "cpu", quiet: bool = True, until: int | None = None) -> list[FinishedRun]:
+    """Train the members of the stack in this folder as one program, to their end or to the step `until`."""
     sweep = folder.parent.parent
     places = [sweep / name for name in _members(folder / STACK)]
     configs = [load(place) for place in places]
     with locked(folder, wait=PATIENCE):
         if any(read_run(place) is None for place in places):
-            _train(configs, folder, places, device=device, quiet=quiet)
+            _ensemble(configs, folder, places, device=device, quiet=quiet).run(until=until)
     return [run for place in places if (run := read_run(place)) is not None]
 
 
-def _train(configs: Sequence[RunConfig], folder: Path, places: Sequence[Path], *, device: str, quiet: bool) -> None:
+def _ensemble(
+    configs: Sequence[RunConfig], folder: Path, places: Sequence[Path], *, device: str, quiet: bool
+) -> Ensemble:
     first = configs[0]
     assert isinstance(first.score, ByLength)
     lengths, count = first.score.lengths, first.score.count
-    Ensemble(
+    return Ensemble(
         [config.build(device=device) for config in configs],
         first.task,
         [config.train for config in configs],
@@ -106,4 +108,4 @@ def _train(configs: Sequence[RunConfig], folder: Path, places: Sequence[Path], *
         folders=places,
         evaluate=lambda m: score(m, first.scored, lengths, count=count),
         quiet=quiet,
-    ).run()
+    )

@@ -64,8 +64,9 @@ class RunTrainer(Trainer):
             if self.step in self.validated:
                 self.log.write({"kind": "validation", "step": self.step, "loss": self.mean_loss(self.curve)})
             if self.step in self.measured:
+                batch, *more = self._samples()
                 found = layer_measures(
-                    self.transformer, self._sample(), self._loss, prune=self.run_config.held_out.prune
+                    self.transformer, batch, self._loss, prune=self.run_config.held_out.prune, more=more
                 )
                 self.log.write({"kind": "layers", "step": self.step, **asdict(found)})
         self._begun = self._clock()
@@ -85,9 +86,14 @@ class RunTrainer(Trainer):
         self._ends.append(self.mean_loss(self.held_out))
         return {"loss": self._ends[-1]}
 
-    def _sample(self) -> Batch:
-        count = self.run_config.held_out.layer_sequences
-        return Batch(*(None if t is None else t[:count] for t in _tensors(self.held_out[0])))  # type: ignore[arg-type]
+    def _samples(self) -> list[Batch]:
+        """For the measures of layers: as many batches as gradients are averaged over, or as there are."""
+        count, wanted = self.run_config.held_out.layer_sequences, self.run_config.held_out.gradient_batches
+        return [
+            Batch(*(None if t is None else t[start : start + count] for t in _tensors(part)))  # type: ignore[arg-type]
+            for part in self.held_out
+            for start in range(0, len(part.tokens) - count + 1, count)
+        ][:wanted]
 
     def facts(self) -> dict[str, object]:
         """Cost: what a step takes, holds and computes. The median step, since records fall between two steps."""
@@ -144,14 +150,17 @@ def trainer_of(config: RunConfig, folder: Path, *, device: str = "cpu", quiet: b
 
 
 def run_folder(
-    folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True
+    folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True, until: int | None = None
 ) -> list[FinishedRun]:
-    """Train what is in this folder, a run or a stack of them, to its end, from wherever it stands."""
+    """Train what is in this folder, a run or a stack of them, to its end, from wherever it stands.
+
+    Where the step `until` comes before the end it stops there with a checkpoint, and nothing has finished yet.
+    """
     folder = Path(folder)
     if threads is not None:
         torch.set_num_threads(threads)
     if is_stack(folder):
-        return run_stack(folder, device=device, quiet=quiet)
+        return run_stack(folder, device=device, quiet=quiet, until=until)
     config = load(folder)
     if (ended := read_run(folder)) is not None:  # nothing is written, and the folder may be read-only
         return [ended]
@@ -159,7 +168,6 @@ def run_folder(
         if read_summary(folder) is None:
             check_data(folder.resolve().parent, config.task)
             with torch.random.fork_rng(devices=[]):
-                trainer_of(config, folder, device=device, quiet=quiet).run()
+                trainer_of(config, folder, device=device, quiet=quiet).run(until=until)
     done = read_run(folder)
-    assert done is not None
-    return [done]
+    return [] if done is None else [done]

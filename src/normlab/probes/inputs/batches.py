@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import InputError
-from normlab.probes.inputs.losses import Loss, images, narrow, padding, token_ids, with_ids, with_images
+from normlab.probes.inputs.losses import Loss, call, images, narrow, padding, token_ids, with_ids, with_images
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.texts import position_limit
 
@@ -31,7 +31,51 @@ def as_batches(given: object, model: nn.Module) -> list[object]:
                 f"a batch is {type(batch).__name__}; token ids [batch, tokens] as a tensor, a dict of the model's "
                 "arguments or a tuple was expected"
             )
+        _check_shape(batch)
     return found
+
+
+def _check_shape(batch: object) -> None:
+    """A batch has rows: one text is a batch of one, and numbers in a list are not a tensor yet."""
+    if isinstance(batch, dict):
+        first = batch.get("input_ids")
+    else:
+        first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+    if first is not None and not isinstance(first, Tensor):
+        raise InputError(
+            f"token ids are given as {type(first).__name__}; a tensor [batch, tokens] was expected: torch.tensor(ids), or "
+            'return_tensors="pt" where a tokenizer made them'
+        )
+    if isinstance(first, Tensor) and (first.dim() < 2 or 0 in first.shape):
+        raise InputError(
+            f"a batch has the shape {list(first.shape)}; [batch, tokens] with at least one of each was expected (one text "
+            "alone: ids[None])"
+        )
+    ids = token_ids(batch)
+    if ids is not None and ids.shape[1] < 2:
+        raise InputError("a batch has one token a row: nothing can be attended to or predicted; pass longer texts")
+
+
+def check_runs(model: nn.Module, batch: object) -> None:
+    """Run the model once, so that what it cannot read is one sentence and not the traceback of another library."""
+    try:
+        with torch.no_grad():
+            call(model, batch)
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        raise InputError(
+            f"{type(model).__name__} does not run on the first batch ({_described(batch)}): {said}"
+        ) from None
+
+
+def _described(batch: object) -> str:
+    if isinstance(batch, Mapping):
+        return ", ".join(f"{key} {_described(value)}" for key, value in batch.items())
+    if isinstance(batch, (tuple, list)):
+        return ", ".join(_described(value) for value in batch)
+    if isinstance(batch, Tensor):
+        return f"{list(batch.shape)} of {str(batch.dtype).removeprefix('torch.')}"
+    return type(batch).__name__
 
 
 def _decoder_too(batch: dict[str, object], model: nn.Module) -> dict[str, object]:
@@ -73,6 +117,35 @@ def some(batches: list[object], tokens: int, loss: Loss) -> list[object]:
     if loss.name == "contrastive" or rows >= len(ids):
         return batches[: max(1, rows // len(ids))]
     return [narrow(batches[0], rows, ids.shape[1])]
+
+
+def pieces(batches: list[object], loss: Loss, *, count: int = 8) -> list[object]:
+    """The same windows in at least `count` parts where they can be cut, so that parts can be compared.
+
+    A contrastive batch is not cut: its windows are its negatives.
+    """
+    if loss.name == "contrastive":
+        return batches
+    each = -(-count // len(batches))
+    return [piece for batch in batches for piece in _rows_apart(batch, each)]
+
+
+def _rows_apart(batch: object, count: int) -> list[object]:
+    ids = token_ids(batch)
+    if ids is None or len(ids) < 2:
+        return [batch]
+    step = max(1, len(ids) // count)
+    starts = range(0, len(ids) - step + 1, step)
+
+    def cut(value: object, start: int) -> object:
+        own = isinstance(value, Tensor) and value.dim() > 0 and len(value) == len(ids)
+        return value[start : start + step] if own else value  # type: ignore[index]
+
+    if isinstance(batch, Mapping):
+        return [{key: cut(value, start) for key, value in batch.items()} for start in starts]
+    if isinstance(batch, (tuple, list)):
+        return [tuple(cut(value, start) for value in batch) for start in starts]
+    return [cut(batch, start) for start in starts]
 
 
 def skip_batches(batches: list[object], loss: Loss, options: DiagnoseOptions) -> list[object]:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from normlab.errors import InputError, NormlabError, UnsupportedError, require
-from normlab.probes.inputs.gguf import first_token
+from normlab.probes.inputs.gguf import assembled, check_header, first_token
 from normlab.probes.inputs.packages import (
     PICKLES,
     check_config,
@@ -32,6 +32,7 @@ from normlab.probes.inputs.packages import (
     unnamed_config,
     vocabulary_tokenizer,
 )
+from normlab.probes.inputs.places import must_load_from_cache, there_is_none
 
 
 @dataclass
@@ -48,9 +49,10 @@ class Loaded:
 def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) -> Loaded:
     """A Hugging Face id, a local folder, a .gguf file, or `package:NAME[/MODEL]` for weights that a package carries."""
     if source.startswith("package:"):
-        found = package_weights(source.removeprefix("package:"))
+        name = source.removeprefix("package:")
+        found = assembled(name, cache_folder()) or package_weights(name)
         loaded = load(str(found), allow_pickle=allow_pickle, remote_code=remote_code)
-        loaded.name = source.removeprefix("package:")
+        loaded.name = name
         return loaded
     path = Path(source)
     if path.suffix == ".gguf":
@@ -63,10 +65,9 @@ def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) 
     if path.exists():
         _check_folder(path, allow_pickle=allow_pickle)
     elif source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise InputError(
-            f"there is no folder or file {source!r}; pass a model folder, a .gguf file or a Hugging Face id"
-        )
-    return _load_hf(source, name=path.name or source, allow_pickle=allow_pickle, remote_code=remote_code)
+        raise there_is_none(source)
+    local = path.exists() or must_load_from_cache(source)
+    return _load_hf(source, name=path.name or source, allow_pickle=allow_pickle, remote_code=remote_code, local=local)
 
 
 def _check_folder(path: Path, *, allow_pickle: bool) -> None:
@@ -92,19 +93,21 @@ def _check_folder(path: Path, *, allow_pickle: bool) -> None:
     check_config(path)
 
 
-def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -> Loaded:
+def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool, local: bool = True) -> Loaded:
     transformers = require("transformers", extra="hf", purpose=f"loading {source!r}")
+    here = {"trust_remote_code": remote_code, "local_files_only": local}
     try:
         with quiet():
             guessed = unnamed_config(transformers, Path(source), allow_pickle=allow_pickle)
             config = guessed[0] if guessed else None
-            config = config or transformers.AutoConfig.from_pretrained(source, trust_remote_code=remote_code)
+            config = config or transformers.AutoConfig.from_pretrained(source, **here)
             if getattr(config, "auto_map", None) and not remote_code:
                 raise UnsupportedError(_remote(source))
             automatic = getattr(transformers, _auto_class(config, source))
             model, info = automatic.from_pretrained(
-                source, config=config, trust_remote_code=remote_code, dtype=torch.float32,
+                source, config=config, dtype=torch.float32, **here,
                 use_safetensors=None if allow_pickle else True, output_loading_info=True,
+                ignore_mismatched_sizes=True,  # so that check_weights can name them
             )  # fmt: skip
         check_weights(model, info, source=source)
     except NormlabError:
@@ -118,7 +121,7 @@ def _load_hf(source: str, *, name: str, allow_pickle: bool, remote_code: bool) -
     notes = [guessed[1]] if guessed else []
     if getattr(config, "is_encoder_decoder", False):
         notes.append("the encoder alone was read; the decoder half is not traced")
-    tokenizer = _tokenizer(transformers, source, config if guessed else None, remote_code=remote_code)
+    tokenizer = _tokenizer(transformers, source, config if guessed else None, here)
     return Loaded(name, model.eval(), tokenizer, notes)
 
 
@@ -145,20 +148,20 @@ def _auto_class(config: Any, source: str) -> str:
     return "AutoModelForMaskedLM" if saved.endswith("ForMaskedLM") else "AutoModel"
 
 
-def _tokenizer(transformers: Any, source: str, config: Any, *, remote_code: bool) -> Any:
+def _tokenizer(transformers: Any, source: str, config: Any, here: dict[str, bool]) -> Any:
     """Left to itself, transformers asks on the terminal whether to run a tokenizer's own code; here the answer is given."""
     known = {} if config is None else {"config": config}
     found = None
     # Many reasons to fail, one consequence: text cannot be read, token ids can.
     with quiet(), contextlib.suppress(Exception):
-        found = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=remote_code, **known)
+        found = transformers.AutoTokenizer.from_pretrained(source, **here, **known)
     return vocabulary_tokenizer(transformers, Path(source), found)
 
 
 def _load_gguf(path: Path) -> Loaded:
     """Dequantise once with transformers' reader, keep safetensors in the cache, load those from then on."""
     if not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}")
+        raise there_is_none(str(path))
     transformers = require("transformers", extra="hf", purpose="loading a GGUF file")
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha(path)
@@ -167,6 +170,7 @@ def _load_gguf(path: Path) -> Loaded:
         require("gguf", extra="gguf", purpose="reading a GGUF file")
         try:
             with quiet(), contextlib.redirect_stderr(io.StringIO()):  # a bare tqdm in there
+                check_header(path)
                 # The folder around the file is not the model's: no code of it runs.
                 here: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False}
                 config = transformers.AutoConfig.from_pretrained(path.parent, **here)

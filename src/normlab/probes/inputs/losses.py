@@ -35,6 +35,13 @@ class Loss:
     def __call__(self, model: nn.Module, batch: object) -> Tensor:
         return self.function(model, batch)
 
+    def count(self, batch: object) -> int:
+        """How many targets a batch has; its rows where that is not known."""
+        if self.targets is not None:
+            return int(self.targets(batch)[2].sum())
+        ids = token_ids(batch)
+        return 1 if ids is None else len(ids)
+
 
 @dataclass(frozen=True)
 class LossReading:

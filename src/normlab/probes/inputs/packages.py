@@ -162,6 +162,12 @@ def check_weights(model: torch.nn.Module, info: Mapping[str, Any], *, source: st
             f"{compiled[0]!r}); save the model itself: model._orig_mod.save_pretrained(...)"
         )
     lacking = [name for name in missing if "pooler" not in name.split(".")]
+    extra = _prefix(lacking, unused)
+    if extra:
+        raise InputError(
+            f"the names of the weights of {source!r} begin with {extra!r}, as in {unused[0]!r}: they were saved from a model "
+            "inside another one; save the inner model, or rename them"
+        )
     if lacking:
         raise InputError(
             f"{source!r} lacks {len(lacking)} of the weights that its config.json asks for ({_some(lacking)}): the model "
@@ -176,6 +182,14 @@ def check_weights(model: torch.nn.Module, info: Mapping[str, Any], *, source: st
             f"{source!r} has {len(more)} weights of layers that its config.json does not know ({_some(more)}): the model "
             "would be cut short; use the config.json that belongs to these weights"
         )
+
+
+def _prefix(lacking: Sequence[str], unused: Sequence[str]) -> str:
+    """What stands before all names that are lacking, in the names that are not used; empty where it does not explain all."""
+    if not lacking or not unused:
+        return ""
+    extra = unused[0].partition(".")[0] + "."
+    return extra if {name.removeprefix(extra) for name in unused} >= set(lacking) else ""
 
 
 def _unnumbered(name: str) -> str:

@@ -22,7 +22,8 @@ class DiagnoseOptions:
     attention: bool = True
     lengths: tuple[int, ...] | None = None  # None: 64, 128, ... up to the limit of the model and of the text
     longest: int = 1024
-    gradient_tokens: int = 1024
+    gradient_tokens: int = 2048
     skips: bool = True
     skip_tokens: int = 512
     seed: int = 0
+    max_seconds: float | None = None  # from then on nothing optional begins: lengths, gradients, skips

@@ -13,12 +13,50 @@ from normlab.probes.measure.table import HeadRow, column
 
 def sees_the_future(f: Evidence) -> Verdict | None:
     said = f.readings.output
-    if said is None or said.leak is None or not said.leak > LIMITS.leak:
+    if said is None or said.leak is None or not said.leak > LIMITS.leak + 3 * (said.repeat or 0.0):
         return None
     title = (
         f"earlier predictions change by {100 * said.leak:.3g} % when only the last token changes: the mask is missing"
     )
     return verdict("sees_the_future", "bad", title, value=100 * said.leak, limit=100 * LIMITS.leak)
+
+
+def wrong_mask(f: Evidence) -> Verdict | None:
+    """A layer that sees less than it should: a window that nobody asked for, or one side of the text only."""
+    said = f.readings.output
+    masked = said is not None and said.kind == "masked"
+    blind = [row for row in f.readings.masks if masked and row.length > 4 and row.ahead == 0 < row.back]
+    if blind:
+        title = (
+            f"the attention of {listed([row.layer for row in blind])} looks back {blind[0].back} tokens and ahead "
+            f"{blind[0].ahead}: a causal mask in a model that is asked for masked tokens"
+        )
+        layers = tuple(row.layer for row in blind)
+        return verdict("wrong_mask", "bad", title, value=0.0, limit=1.0, layers=layers)
+    short = [
+        row for row in f.readings.masks if row.window != 0 and row.back + 2 < min(row.window or row.length, row.length)
+    ]
+    if not short:
+        return None
+    worst = min(short, key=lambda row: row.back)
+    asked = f"its window should be {worst.window}" if worst.window else f"the text has {worst.length}"
+    layers = tuple(row.layer for row in short)
+    title = f"the attention of layer {worst.layer} reaches over {worst.back + 1} tokens; {asked} ({listed(layers)})"
+    return verdict("wrong_mask", "bad", title, value=worst.back + 1, limit=worst.window or worst.length, layers=layers)
+
+
+def twin_heads(f: Evidence) -> Verdict | None:
+    """Two heads of a layer that add the same, in one layer in three at most: elsewhere it is a design."""
+    found = [row for row in f.readings.heads if (row.twin_cosine or 0.0) > LIMITS.twin]
+    layers = tuple(sorted({row.layer for row in found}))
+    if not found or len(layers) > max(1, len(f.rows) // 3):
+        return None
+    worst = max(found, key=lambda row: row.twin_cosine or 0.0)
+    value = worst.twin_cosine or 0.0
+    title = (
+        f"heads {worst.head} and {worst.twin} of layer {worst.layer} add the same to every token (cosine {value:.4f})"
+    )
+    return verdict("twin_heads", "warn", title, value=value, limit=LIMITS.twin, layers=layers)
 
 
 def attention_outlier(f: Evidence) -> Verdict | None:
@@ -91,4 +129,12 @@ def attention_sinks(f: Evidence) -> Verdict | None:
     return verdict("attention_sinks", "note", title, value=value, limit=LIMITS.sink, layers=layers, normal=usual)
 
 
-RULES = (sees_the_future, head_outlier, attention_outlier, attention_dispersion, attention_sinks)
+RULES = (
+    sees_the_future,
+    wrong_mask,
+    twin_heads,
+    head_outlier,
+    attention_outlier,
+    attention_dispersion,
+    attention_sinks,
+)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+from normlab.probes.judge.outliers import outliers
 from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, normal, verdict
+from normlab.probes.judge.weights.columns import layers_of, odd_layers
+from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.skips import SkipReport, reach
 from normlab.probes.measure.summary import layer_gradients, median
 from normlab.stats import spearman
@@ -80,4 +83,90 @@ def wasted_layers(f: Evidence) -> Verdict | None:
     return verdict("wasted_layers", "note", what, value=value, limit=limit, layers=layers, normal=usual)
 
 
-RULES = (harmful_layers, gradient_imbalance, wasted_layers)
+def better_changed(f: Evidence) -> Verdict | None:
+    """Something undone on trial lowers the loss: what was undone had happened."""
+    said = f.readings.output
+    if said is None:
+        return None
+    sure = [row for row in f.readings.trials if row.change + reach(row.batches) * row.error < -LIMITS.trial]
+    # Blind guessing can be bettered by many changes; only one that makes a model of it had been undone before.
+    best = next((row for row in sure if row.loss + row.change < LIMITS.frequencies * said.frequencies), None)
+    if best is None:
+        return None
+    title = (
+        f"{best.what} the loss falls by {-best.change:.2g} nats, from {best.loss:.3g} (standard error {best.error:.1g})"
+    )
+    return verdict(
+        "better_changed",
+        "bad",
+        title,
+        value=-best.change,
+        limit=LIMITS.trial,
+        layers=best.layers,
+        subject=best.subject,
+    )
+
+
+def gradient_outlier(f: Evidence) -> Verdict | None:
+    """A matrix at which the loss pulls far harder than at the same one of the layers around."""
+    said = f.readings.output
+    if said is None or said.loss > LIMITS.grown * said.frequencies:
+        return None
+    matrices = {(row.layer, row.name) for row in f.readings.matrices if not row.name.endswith("bias")}
+    rows = [row for row in f.readings.pulls if (row.layer, row.name) in matrices]
+    found = odd_layers(f, rows, lambda row: row.size, least=LIMITS.pull_outlier, low=False)
+    if not found:
+        return None
+    name, worst = found[0]
+    title = (
+        f"the loss pulls at {name} of layer {worst.layer} with {worst.value:.3g} nats per relative change, at its "
+        f"neighbours with {worst.usual:.3g}"
+    )
+    layers = layers_of(found)
+    return verdict("gradient_outlier", "warn", title, value=worst.value, limit=LIMITS.pull_outlier, layers=layers)
+
+
+def coherent_gradients(f: Evidence) -> Verdict | None:
+    """Batches agree on how to change a model that was trained: it was damaged afterwards, or the text is not of its kind."""
+    said, noise = f.readings.output, f.readings.noise
+    if said is None or noise is None or not noise.high < (limit := _least_noise(said)):
+        return None
+    steady = [0.0] * len(f.rows)
+    for row in f.readings.pulls:
+        if row.layer >= 0:
+            steady[row.layer] += (row.steady or 0.0) ** 2
+    found = (each.layer for each in outliers(steady, least=LIMITS.steady, low=False))
+    layers = tuple(layer for layer in found if layer > 0)  # layer 0 gets most of the gradient in healthy models too
+    most = _most_coherent(f)
+    title = (
+        f"batches agree on how to change the weights, most at {most}: at most {noise.high:.3g} targets show it"
+        f"{f', above all in {listed(layers)}' if layers else ''}"
+    )
+    router = any(most == row.name for row in f.readings.matrices if row.name.endswith(ROUTERS))
+    subject = "weights" if layers else "experts" if router else None
+    return verdict("coherent_gradients", "warn", title, value=noise.high, limit=limit, layers=layers, subject=subject)
+
+
+ROUTERS = ("gate.weight", "router.weight", "router.classifier.weight", "wg.weight")
+
+
+def _least_noise(said: OutputReading) -> float:
+    """What healthy models have at the least, of a like loss: a young one has more to learn from every batch."""
+    share = said.loss / max(said.frequencies, 1e-9)
+    age = min(max((share - LIMITS.coherent_from) / (1 - LIMITS.coherent_from), 0.0), 1.0)
+    limit = LIMITS.coherent_masked if said.kind == "masked" else LIMITS.coherent
+    return limit * (1 - LIMITS.coherent_fall * age)
+
+
+def _most_coherent(f: Evidence) -> str:
+    """The name of the matrix on which batches agree most, over all layers."""
+    sums: dict[str, tuple[float, float]] = {}
+    names = {row.name for row in f.readings.matrices if not row.name.endswith("bias")}
+    for row in f.readings.pulls:
+        if row.layer >= 0 and row.name in names:
+            steady, size = sums.get(row.name, (0.0, 0.0))
+            sums[row.name] = steady + (row.steady or 0.0) ** 2, size + (row.size or 0.0) ** 2
+    return max(sums, key=lambda name: sums[name][0] / max(sums[name][1], 1e-30), default="no matrix alone")
+
+
+RULES = (better_changed, harmful_layers, gradient_outlier, coherent_gradients, gradient_imbalance, wasted_layers)

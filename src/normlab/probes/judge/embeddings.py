@@ -8,6 +8,9 @@ from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, verdict
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.weights import EmbeddingReading
 
+# Placements whose stream grows with depth, so that a norm before the head is needed.
+UNBOUNDED = ("pre_norm", "peri_norm", "res_norm")
+
 
 def embedding_scale(f: Evidence) -> Verdict | None:
     """An embedding that drowns the branches, or drowns in the first of them."""
@@ -59,6 +62,9 @@ def positions(f: Evidence) -> Verdict | None:
 def final_norm(f: Evidence) -> Verdict | None:
     """The last gain sets how sharp predictions are; what is odd there shows in how sure the model is."""
     said = f.readings.output
+    if said is not None and said.normed is False and f.placement.split(",")[0] in UNBOUNDED:
+        title = f"the head reads what leaves layer {len(f.rows) - 1} as it is: no norm stands between"
+        return verdict("final_norm", "warn", title, value=0.0, limit=1.0)
     last = [row for row in f.readings.gains if row.layer < 0]
     inside = [row.spread for row in f.readings.gains if row.layer >= 0]
     if not last or said is None:

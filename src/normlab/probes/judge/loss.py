@@ -57,4 +57,12 @@ def context_unused(f: Evidence) -> Verdict | None:
     return verdict("context_unused", "warn", title, value=said.late, limit=said.early + LIMITS.context)
 
 
-RULES = (worse_than_chance, miscalibrated, context_unused, at_chance, hardly_trained)
+def not_deterministic(f: Evidence) -> Verdict | None:
+    said = f.readings.output
+    if said is None or said.repeat is None or not said.repeat > LIMITS.repeat:
+        return None
+    title = f"two passes over the same text differ by {100 * said.repeat:.3g} %: dropout or noise is on"
+    return verdict("not_deterministic", "bad", title, value=100 * said.repeat, limit=100 * LIMITS.repeat)
+
+
+RULES = (not_deterministic, worse_than_chance, miscalibrated, context_unused, at_chance, hardly_trained)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from normlab.probes.judge import attention, branches, depth, embeddings, loss, stream, streams, weights
+from normlab.probes.judge import attention, branches, depth, embeddings, loss, stream, streams, training, weights
 from normlab.probes.judge.advice import advise
 from normlab.probes.judge.verdicts import SEVERITIES, Evidence, Verdict
 
 Rule = Callable[[Evidence], "Verdict | None"]
 # A verdict may be explained by one that stands before it.
 RULES: tuple[Rule, ...] = (
+    *training.RULES,
     *weights.RULES,
     *embeddings.RULES,
     *attention.RULES,
@@ -21,9 +22,11 @@ RULES: tuple[Rule, ...] = (
     *depth.RULES,
     *loss.RULES,
 )
-UNTRAINED = ("at_chance", "hardly_trained")
+UNTRAINED = ("at_chance", "hardly_trained", "not_trained")
 # What a layer does at random weights says little; that one has other weights than its neighbours does at any age.
 TIMELESS = ("weights", "experts", "embeddings", "final_norm", "heads", "streams")
+# Of these subjects, what a fresh model has as well.
+AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps")
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, ...]:
@@ -36,29 +39,39 @@ def judge(evidence: Evidence) -> tuple[Verdict, ...]:
     if first is not None:
         return (first,)
     found = [verdict for verdict in (rule(evidence) for rule in RULES) if verdict is not None]
-    young = any(verdict.id in UNTRAINED for verdict in found)
+    young = {verdict.id for verdict in found} & set(UNTRAINED)
     own = evidence.placement.split(",")[0]
     told = [_finished(verdict, young, own) for verdict in found]
     told.sort(key=lambda verdict: SEVERITIES.index(verdict.severity))
     return tuple(_explained(told))
 
 
-def _finished(verdict: Verdict, young: bool, own: str) -> Verdict:
-    always = verdict.subject in TIMELESS and verdict.id not in ("unused_experts", "unsettled_weights")
-    quiet = young and not always and verdict.id not in (*UNTRAINED, "sees_the_future")
+def _finished(verdict: Verdict, young: set[str], own: str) -> Verdict:
+    # Where the weights themselves are as they were drawn, only how streams begin can be wrong.
+    timeless = ("streams",) if "not_trained" in young else TIMELESS
+    always = verdict.subject in timeless and verdict.id not in AGE
+    quiet = bool(young) and not always and verdict.id not in (*UNTRAINED, "sees_the_future", "better_changed")
     return replace(verdict, advice=advise(verdict.id, own), severity="note" if quiet else verdict.severity)
 
 
+# What stands in no layer and still explains what the loss does.
+WHOLE = ("better_changed", "wrong_mask", "sees_the_future", "not_deterministic", "norm_eps", "positions", "final_norm")
+SYMPTOMS = ("miscalibrated", "context_unused", "coherent_gradients", "unsettled_weights", "gradient_imbalance")
+
+
 def _explained(verdicts: list[Verdict]) -> list[Verdict]:
-    """A symptom in the layers of a cause says so."""
-    causes = [v for v in verdicts if v.severity != "note" and v.subject in ("weights", "experts") and v.layers]
-    result = []
-    for verdict in verdicts:
-        cause = next((c for c in causes if set(c.layers) & set(verdict.layers)), None)
-        symptom = cause is not None and verdict.subject not in ("weights", "experts") and verdict.severity != "note"
-        words = f"{verdict.title} (may follow from {cause.name})" if symptom and cause is not None else verdict.title
-        result.append(replace(verdict, title=words))
-    return result
+    """A symptom in the layers of a cause, or of the whole model, says so."""
+    causes = [v for v in verdicts if v.severity != "note" and (v.id in WHOLE or v.subject in ("weights", "experts"))]
+    return [_told(verdict, [cause for cause in causes if cause is not verdict]) for verdict in verdicts]
+
+
+def _told(verdict: Verdict, causes: list[Verdict]) -> Verdict:
+    if verdict.severity == "note" or verdict.id in WHOLE:
+        return verdict
+    here = [c for c in causes if set(c.layers) & set(verdict.layers) and verdict.subject not in ("weights", "experts")]
+    whole = [c for c in causes if c.id in WHOLE and verdict.id in SYMPTOMS]
+    cause = next(iter((*here, *whole)), None)
+    return verdict if cause is None else replace(verdict, title=f"{verdict.title} (may follow from {cause.name})")
 
 
 def headline(verdicts: tuple[Verdict, ...], *, judged: bool) -> str:

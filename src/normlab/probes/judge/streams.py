@@ -8,6 +8,7 @@ from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, ver
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.table import column
 
+BOUNDED = ("mhc", "independent_hc")  # schemes whose gates are sigmoids: reads below 1, writes below 2
 STOCHASTIC = ("mhc",)  # schemes whose mixing is doubly stochastic by construction
 
 
@@ -65,6 +66,26 @@ def closed_write(f: Evidence) -> Verdict | None:
     )
 
 
+def saturated_gates(f: Evidence) -> Verdict | None:
+    """Gates that are sigmoids and stand at their bounds: they pass no gradient, so they stay there."""
+    if f.placement not in BOUNDED:
+        return None
+    stuck = column(f.rows, lambda row: row.stuck_gates)
+    layers = tuple(i for i, value in enumerate(stuck) if value > LIMITS.stuck)
+    if not layers:
+        return None
+    value = max(stuck[i] for i in layers)
+    return verdict(
+        "saturated_gates",
+        "warn",
+        f"{100 * value:.0f} % of the gates of a branch stand at their bounds in {listed(layers)}",
+        value=value,
+        limit=LIMITS.stuck,
+        layers=layers,
+        normal="none at the start",
+    )
+
+
 def dead_stream(f: Evidence) -> Verdict | None:
     sizes = column(f.rows, lambda row: row.smallest_stream)
     layers = tuple(i for i, value in enumerate(sizes) if value < LIMITS.smallest_stream)
@@ -98,4 +119,4 @@ def one_stream_head(f: Evidence) -> Verdict | None:
     )
 
 
-RULES = (averaging_mixing, broken_mixing, closed_write, dead_stream, one_stream_head)
+RULES = (averaging_mixing, broken_mixing, closed_write, saturated_gates, dead_stream, one_stream_head)

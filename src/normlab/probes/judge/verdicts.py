@@ -52,6 +52,7 @@ class Limits:
     keeps: float = 0.7  # second singular value of one mixing
     mixing_error: float = 0.1  # of rows and columns from 1
     write_gate: float = 0.05  # mean of a branch's write gates
+    stuck: float = 0.9  # share of the gates of a branch at their bounds
     smallest_stream: float = 0.05  # size of a stream beside the mean
     head_share: float = 0.97  # largest weight of the head's read
     # -- the loss --
@@ -77,6 +78,23 @@ class Limits:
     bias_scale: float = 8.0
     bias: float = 0.05
     unused: float = 0.02  # of an even share
+    eps: float = 1e-3
+    eps_share: float = 0.05  # of what a norm divides by
+    distinct: float = 3.0  # times fewer different values than the layers around
+    edge: float = 1.5  # largest singular value beside noise, relative to the layers around
+    tails: float = 1.7  # kurtosis, relative to the layers around
+    response: float = 3.0
+    pull_outlier: float = 2.5
+    # -- tried --
+    trial: float = 0.01  # nats that a change must gain beyond its error
+    coherent: float = 2400.0  # targets from which on the gradient is more than noise
+    coherent_masked: float = 150.0  # the same where a few hidden tokens count
+    coherent_from: float = 0.64  # of the loss of single-token frequencies: below, a model is grown
+    coherent_fall: float = 0.9  # share of the limit that is gone at the loss of frequencies
+    steady: float = 2.0
+    repeat: float = 1e-4
+    twin: float = 0.995  # cosine between what two heads add
+    untouched: float = 0.8  # share of matrices that look as they were drawn
     # -- attention --
     entropy: float = 3.0
     flat: float = 8.0

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from normlab.probes.inputs.losses import Loss, call, logits_of, padding, token_ids, with_ids
+from normlab.probes.inputs.losses import Loss, call, logits_of, narrow, padding, token_ids, with_ids
 from normlab.probes.measure.table import Number, Real, Sparse
 from normlab.probes.trace.hooks import Layout, slow_path
+from normlab.probes.trace.tensors import first_tensor
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class OutputReading(Sparse):
     early: Number = None  # loss on the first eighth of a window, behind its first token
     late: Number = None  # on the last half
     leak: Number = None  # change of earlier predictions when the last token changes, over their own size
+    repeat: Number = None  # change between two passes over the same text, over their own size
+    sharpness: Number = None  # the factor on the logits at which the loss is least
+    kind: str | None = None  # of the loss: causal, masked
+    normed: bool | None = None  # False: the head reads what leaves the last layer as it is
 
 
 @torch.no_grad()
@@ -33,7 +39,7 @@ def read_outputs(layout: Layout, batches: Sequence[object], loss: Loss, *, token
     """None where the loss does not come from logits over a vocabulary."""
     if loss.targets is None:
         return None
-    nats, sure, first, early, late = [], [], [], [], []
+    nats, sure, first, early, late, sharper = [], [], [], [], [], []
     seen: list[Tensor] = []
     counted = 0
     with slow_path():
@@ -45,6 +51,8 @@ def read_outputs(layout: Layout, batches: Sequence[object], loss: Loss, *, token
             nll = -logs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
             nats.append(nll[kept])
             sure.append(torch.special.entr(logs.exp()).sum(-1)[kept])
+            some = slice(None, None, max(1, int(kept.sum()) // 128))
+            sharper.append(_sharper(logits[kept][some], targets[kept][some]))
             first.append(logits.argmax(-1)[kept])
             seen.append(targets[kept])
             if loss.name == "causal" and targets.shape[1] >= 16:
@@ -66,7 +74,51 @@ def read_outputs(layout: Layout, batches: Sequence[object], loss: Loss, *, token
         early=float(torch.cat(early).mean()) if early else None,
         late=float(torch.cat(late).mean()) if late else None,
         leak=_leak(layout, batches[0]) if loss.name == "causal" else None,
+        repeat=_repeat(layout, batches[0]),
+        sharpness=FACTORS[int(torch.cat(sharper, 1).mean(1).argmin())],
+        kind=loss.name,
+        normed=_normed(layout, batches[0]),
     )
+
+
+# What the logits are multiplied by: at 1 a trained model does best.
+FACTORS = tuple(2 ** (step / 2) for step in range(-8, 9))
+
+
+def _sharper(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each target [factors, targets] for logits that are sharper or flatter."""
+    return torch.stack([cross_entropy(logits * factor, targets, reduction="none") for factor in FACTORS])
+
+
+def _repeat(layout: Layout, batch: object) -> float:
+    """Nothing may be left to chance in a model that is not in training: dropout, noise on a router."""
+    small = narrow(batch, 2, 64)
+    with slow_path():
+        a, b = (logits_of(call(layout.model, small)).float() for _ in range(2))
+    return float((a - b).norm() / (a - a.mean(-1, keepdim=True)).norm().clamp_min(1e-30))
+
+
+def _normed(layout: Layout, batch: object) -> bool | None:
+    """Does anything stand between the last layer and the head? None where one of them is not found."""
+    find = getattr(layout.model, "get_output_embeddings", None)
+    head = find() if callable(find) else None
+    if not isinstance(head, nn.Module) or not layout.layers:
+        return None
+    seen: dict[str, Tensor] = {}
+    handles = [
+        layout.layers[-1][1].register_forward_hook(lambda _m, _a, out: seen.update(last=first_tensor(out).detach())),
+        head.register_forward_pre_hook(lambda _m, args: seen.update(read=args[0].detach())),
+    ]
+    try:
+        with slow_path():
+            call(layout.model, narrow(batch, 2, 64))
+    finally:
+        for handle in handles:
+            handle.remove()
+    last, read = seen.get("last"), seen.get("read")
+    if last is None or read is None or last.shape != read.shape:
+        return None
+    return float((last.float() - read.float()).norm()) > 1e-5 * float(last.float().norm())
 
 
 def frequency_loss(tokens: Tensor, vocabulary: int) -> float:

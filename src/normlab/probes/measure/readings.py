@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normlab.probes.measure.experts import ExpertRow
-from normlab.probes.measure.gradients import PullRow
+from normlab.probes.measure.gradients import NoiseReading, PullRow
 from normlab.probes.measure.outputs import OutputReading
-from normlab.probes.measure.table import HeadRow, Sparse
-from normlab.probes.measure.weights import EmbeddingReading, GainRow, MatrixRow
+from normlab.probes.measure.table import HeadRow, MaskRow, Sparse
+from normlab.probes.measure.trials import TrialRow
+from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow
+from normlab.probes.measure.weights.experts import ExpertRow
+from normlab.probes.measure.weights.gains import NormRow
+from normlab.probes.measure.weights.response import ResponseRow
 
 
 @dataclass(frozen=True)
@@ -21,3 +24,9 @@ class Readings(Sparse):
     experts: tuple[ExpertRow, ...] = ()
     output: OutputReading | None = None
     pulls: tuple[PullRow, ...] = ()
+    noise: NoiseReading | None = None
+    masks: tuple[MaskRow, ...] = ()
+    norms: tuple[NormRow, ...] = ()
+    expert_twins: tuple[ExpertTwin, ...] = ()
+    responses: tuple[ResponseRow, ...] = ()
+    trials: tuple[TrialRow, ...] = ()

@@ -24,6 +24,18 @@ def stream_numbers(record: Record) -> dict[str, Tensor]:
     writes = [gate.write for gate in record.gates if gate.write is not None]
     if writes:
         found["write_gate"] = torch.stack([write.float().abs().mean() for write in writes]).min()
+    stuck = [_stuck(gate, top) for each in record.gates for gate, top in ((each.read, 1.0), (each.write, 2.0))]
+    known = [share for share in stuck if share is not None]
+    if known:
+        found["stuck_gates"] = torch.stack(known).max()
     if record.head is not None:
         found["head_share"] = metrics.largest_share(record.head)
     return found
+
+
+def _stuck(gate: Tensor | None, top: float) -> Tensor | None:
+    """The share of gates within a hundredth of 0 or of `top`: there a sigmoid passes no gradient."""
+    if gate is None:
+        return None
+    near = (gate.float() < 0.01 * top) | (gate.float() > 0.99 * top)
+    return near.float().mean()

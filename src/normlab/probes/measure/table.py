@@ -69,6 +69,22 @@ class HeadRow(Sparse):
     max_weight: Real
     sink_mass: Real
     output: Number = None
+    twin: int | None = None  # another head of the layer that adds the same
+    twin_cosine: Number = None
+
+
+@dataclass(frozen=True)
+class MaskRow(Sparse):
+    """How far a layer looks, from the weights that are not exactly zero; `window` is what the configuration says.
+
+    `back` and `ahead` are distances in tokens, `length` is that of the text.
+    """
+
+    layer: int
+    length: int
+    back: int
+    ahead: int
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,7 @@ class LayerRow(Sparse):
     mixing_error: Number = None  # of its rows and columns from 1
     mixing_keeps: Number = None  # second singular value
     write_gate: Number = None  # mean weight of the weaker branch's write
+    stuck_gates: Number = None  # largest share of gates of one branch at their bounds
     head_share: Number = None  # largest weight of the head's read, in the last layer
     rms: Number = None
     max_magnitude: Number = None

@@ -1,63 +1,76 @@
-"""One HTML page for one or several models: verdicts, plots with theory beside them, the layers, how it was measured."""
+"""One HTML page for one or several models: the answer, a picture of the body, verdicts, plots, and tables last."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from normlab.probes.measure.table import flat, plain
-from normlab.probes.show import figures
-from normlab.probes.show.text import identity
+from normlab.probes.show import body, figures, words
+from normlab.probes.show.normal import gallery
+from normlab.probes.show.text import identity, loss_sentence
 from normlab.report import Page
+from normlab.report.figures import Figure
 from normlab.report.page import script_json
+from normlab.report.tables import all_columns
 
 if TYPE_CHECKING:
     from normlab.probes.diagnosis import Diagnosis
 
 STYLE = {"bad": "bad", "warn": "warn", "note": "note-box"}
-WORD = {"bad": "Fault", "warn": "Warning", "note": "Note"}
 
 
 def build(diagnoses: Sequence[Diagnosis]) -> Page:
     names = ", ".join(d.name for d in diagnoses)
     first = diagnoses[0]
+    layers = " + ".join(f"{len(half.layers)} {half.stack}".strip() for half in first.stacks)
     subtitle = (
-        f"{len(first.layers)} layers, {first.placement}, {first.how.parameters / 1e6:.4g}M parameters"
+        f"{layers} layers, {first.placement}, {first.how.parameters / 1e6:.4g}M parameters"
         if len(diagnoses) == 1
         else f"{len(diagnoses)} models on the same text"
     )
     page = Page(f"Diagnosis of {names}", subtitle=subtitle)
-    page.heading("Verdicts")
+    page.heading("Answer")
     for d in diagnoses:
-        _verdicts(page, d, titled=len(diagnoses) > 1)
-    if len(diagnoses) > 1:
-        page.heading("Side by side")
-        rows = [
-            {"model": d.name, "layers": len(d.layers), "placement": d.placement, **plain(d.summary)} for d in diagnoses
-        ]
-        page.table(rows, name="summary", caption="One line per model.")
+        answer(page, d, titled=len(diagnoses) > 1)
+    if any(d.verdicts or d.notes for d in diagnoses):
+        page.heading("Verdicts")
+    for d in diagnoses:
+        verdicts(page, d, titled=len(diagnoses) > 1)
+    stacks = [half for d in diagnoses for half in body.halves(d)]
     page.heading("Through the depth")
-    _plots(page, diagnoses)
+    plots(page, stacks)
     page.heading("Layers")
-    _picker(page, diagnoses)
-    for d in diagnoses:
-        page.table(
-            [flat(row) for row in d.layers],
-            name=f"layers-{_file(d.name)}",
-            caption=f"{d.name}: every number of every layer",
-        )
+    _picker(page, stacks)
+    page.heading("Tables")
+    tables(page, stacks)
     page.heading("How it was measured")
     for d in diagnoses:
         _method(page, d)
     return page
 
 
-def _verdicts(page: Page, d: Diagnosis, *, titled: bool) -> None:
+def answer(page: Page, d: Diagnosis, *, titled: bool) -> None:
+    """The sentence, the body with its flagged layers, the loss."""
     if titled:
         page.html(f"<h3>{html.escape(d.name)}</h3>")
-    page.text(d.headline, style="good" if d.worst in (None, "note") else "")
+    page.text(d.headline, style={"bad": "bad lead", "warn": "warn lead"}.get(d.worst or "", "good lead"))
+    for half in body.halves(d):
+        drawn, height = body.picture(half)
+        caption = (
+            f"The body of {half.name}: each column is a layer, each row a subject of which something is said. "
+            "In: the embedding; out: final norm, head and loss."
+        )
+        page.figure(drawn, caption=caption, height=height, label=f"{caption} {half.headline}")
+    if sentence := loss_sentence(d):
+        page.text(sentence)
+
+
+def verdicts(page: Page, d: Diagnosis, *, titled: bool) -> None:
+    if titled and (d.verdicts or d.notes):
+        page.html(f"<h3>{html.escape(d.name)}</h3>")
     for v in d.verdicts:
         rows = "".join(
             f"<dt>{label}</dt><dd>{html.escape(text)}</dd>"
@@ -65,59 +78,22 @@ def _verdicts(page: Page, d: Diagnosis, *, titled: bool) -> None:
         )
         page.html(
             f'<section class="{STYLE[v.severity]} verdict" data-verdict="{html.escape(v.id)}">'
-            f"<strong>{WORD[v.severity]}: {html.escape(v.id.replace('_', ' '))}.</strong> {html.escape(v.title)}"
+            f"<strong>{words.SEVERITY[v.severity]}: {html.escape(words.verdict_name(v))}.</strong> {html.escape(v.title)}"
             f"<dl>{rows}</dl></section>"
         )
     for note in d.notes:
         page.text(f"Note: {note}", style="note")
 
 
-# Label and value of each line, what is on the axis, logarithmic, caption.
-LINES: tuple[tuple[dict[str, figures.Value], str, bool, str], ...] = (
-    (
-        {"attention": lambda row: row.attention_ratio, "FFN": lambda row: row.ffn_ratio},
-        "||f|| / ||h||",
-        True,
-        "What each branch adds, relative to the stream it is added to.",
-    ),
-    (
-        {"parameters": lambda row: row.gradient_norm, "stream": lambda row: row.stream_gradient},
-        "gradient norm",
-        True,
-        "Gradients of the loss, before clipping: of a layer's parameters, and of the stream that enters it.",
-    ),
-    (
-        {
-            "entropy / log n": lambda row: row.entropy,
-            "largest weight": lambda row: row.max_weight,
-            "sink mass": lambda row: row.sink_mass,
-        },
-        "attention",
-        False,
-        "Attention: entropy 1 is uniform; sink mass is the share that goes to one key.",
-    ),
-    (
-        {
-            "cosine between streams": lambda row: row.homogenisation,
-            "gain of the mixings so far": lambda row: row.composite_gain,
-        },
-        "parallel streams",
-        False,
-        "Several streams: 1 as cosine means that they carry one vector; the gain is the largest row or column sum of the "
-        "product of all mixings so far (1 if doubly stochastic).",
-    ),
-)
-
-
 def growth_sentence(d: Diagnosis) -> str:
     """The fitted exponents beside those that theory gives."""
     measured, predicted = d.summary.growth_exponent, d.theory.growth_exponent
     theory = "theory is silent on this placement" if predicted is None else f"random weights predict {predicted:.3g}"
-    text = f"{d.name}: the median token's norm grows as layer^{_number(measured)} ({theory})"
+    text = f"{d.name}: the median token's norm goes as layer^{_number(measured)} ({theory})"
     if d.lengths and len(d.lengths) > 1:
         weight, output = d.summary.max_weight_exponent, d.summary.output_exponent
         text += (
-            f"; the largest attention weight falls as length^{_number(weight)} (-1 if attention only averages) and the "
+            f"; the largest attention weight goes as length^{_number(weight)} (-1 if attention only averages) and the "
             f"output of attention goes as length^{_number(output)} (-0.5 if it averages independent values)"
         )
     return text + "."
@@ -127,26 +103,60 @@ def _number(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:.2f}"
 
 
-def _plots(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
+def plots(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
+    """Pictures over depth: flagged layers are marked in each, healthy models lie behind as a band."""
     for d in diagnoses:
         page.text(growth_sentence(d))
-    drawn: list[tuple[Any, str]] = [
+    if len(diagnoses) == 1 and gallery().models:
+        page.text(
+            "Bands: smallest to largest of healthy trained models with norms in like places, at the same share of the depth. "
+            "Most of them are small, so lying outside is not a fault by itself.",
+            style="note",
+        )
+    over_depth = {
+        "What each branch adds, relative to the stream it is added to (median token).": figures.branch_plot(diagnoses),
+        "Gradients of the loss, before clipping: of parameters, and of the stream that enters a layer.": figures.GRADIENTS,
+        "Attention: entropy 1 is uniform; the share on one key is what a sink takes.": figures.ATTENTION,
+        "Several streams: 1 as cosine means that they carry one vector; the gain is the largest row or column sum of the "
+        "product of all mixings so far (1 if doubly stochastic).": figures.STREAMS,
+    }
+    drawn: list[tuple[Figure | None, str]] = [
         (figures.norms(diagnoses), "Length of the residual stream. Where mean and median part, a few tokens are huge."),
-        *((figures.per_layer(diagnoses, lines, y, log=log), caption) for lines, y, log, caption in LINES),
-        (figures.tokens(diagnoses), "How alike the tokens of a window are; dashed: the ideal dynamics on the sphere."),
+        *((figures.per_layer(diagnoses, plot), caption) for caption, plot in over_depth.items()),
+        (figures.tokens(diagnoses), "How alike the tokens of a window are; dotted: the ideal dynamics on the sphere."),
         (figures.lengths(diagnoses), "Attention against length."),
-        (figures.skips(diagnoses), "Without one layer: the change of the loss. This is the causal test of the others."),
+        (figures.skips(diagnoses), _skip_caption(diagnoses)),
         *((figures.mixing(d), f"{d.name}: depth mixing, h_l = sum of M[l, i] v_i.") for d in diagnoses),
         *((figures.angles(d), f"{d.name}: angle over runs of layers, at the last token.") for d in diagnoses),
     ]
     for figure, caption in drawn:
         if figure is not None:
-            page.figure(figure, caption=caption)
+            page.figure(figure, caption=caption, height=420)
+
+
+def _skip_caption(diagnoses: Sequence[Diagnosis]) -> str:
+    counts = sorted({d.causal.batches for d in diagnoses if d.causal})
+    bars = f" Bars: 95 % intervals over {' or '.join(map(str, counts))} batches." if counts and counts[-1] > 1 else ""
+    return f"Without one layer: the change of the loss. This is the causal test of the others.{bars}"
+
+
+def tables(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
+    if len(diagnoses) > 1:
+        rows = [
+            {"model": d.name, "layers": len(d.layers), "placement": d.placement,
+             **{key.replace("_", " "): value for key, value in plain(d.summary).items()}}
+            for d in diagnoses
+        ]  # fmt: skip
+        page.table(rows, name="summary", caption="Side by side: one line per model.")
     for d in diagnoses:
         if d.causal:
-            found = d.causal.correlation.items()
-            rows = [{"metric": name, "rank correlation with the causal effect": value} for name, value in found]
-            page.table(rows, name=f"correlation-{_file(d.name)}", caption=_correlation_caption(d))
+            name = "rank correlation with the causal effect"
+            ranked = [{"metric": words.column(key), name: value} for key, value in d.causal.correlation.items()]
+            page.table(ranked, name=f"correlation-{file_name(d.name)}", caption=_correlation_caption(d))
+    for d in diagnoses:
+        rows = [{words.column(key): value for key, value in row.items()} for row in map(flat, d.layers)]
+        caption = f"{d.name}: every number of every layer"
+        page.table(rows, name=f"layers-{file_name(d.name)}", caption=caption, columns=all_columns(rows))
 
 
 def _correlation_caption(d: Diagnosis) -> str:
@@ -170,16 +180,17 @@ def _picker(page: Page, diagnoses: Sequence[Diagnosis]) -> None:
     )
 
 
-def _pretty(row: dict[str, Any]) -> dict[str, Any]:
-    return {key.replace("_", " "): value for key, value in row.items()}
+def _pretty(row: dict[str, object]) -> dict[str, object]:
+    return {words.column(key): value for key, value in row.items()}
 
 
 _PICKER = (Path(__file__).parent / "data" / "picker.html").read_text(encoding="utf-8")
 
 
 def _method(page: Page, d: Diagnosis) -> None:
-    rows = [{"what": key, "value": str(value)} for key, value in plain(d.how).items()]
-    page.table(rows, name=f"method-{_file(d.name)}", caption=d.name)
+    stages = ", ".join(f"{name} {seconds:g} s" for name, seconds in d.how.stages.items())
+    rows = [{"what": key, "value": stages if key == "stages" else str(value)} for key, value in plain(d.how).items()]
+    page.table(rows, name=f"method-{file_name(d.name)}", caption=d.name)
     where = "inferred from data" if d.inferred else "from the table of architectures"
     page.text(
         f"Hooks on the model's own {d.architecture} modules ({where}). That the stream behind a layer is the stream in "
@@ -188,5 +199,5 @@ def _method(page: Page, d: Diagnosis) -> None:
     )
 
 
-def _file(name: str) -> str:
+def file_name(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)

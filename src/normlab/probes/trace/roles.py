@@ -217,6 +217,10 @@ TABLE: tuple[LayerRoles, ...] = (
     LayerRoles("Qwen2DecoderLayer", _LLAMA),
     LayerRoles("Qwen3DecoderLayer", _LLAMA),
     LayerRoles("OlmoDecoderLayer", _LLAMA),
+    LayerRoles("MixtralDecoderLayer", _LLAMA),
+    LayerRoles("Qwen2MoeDecoderLayer", _LLAMA),
+    LayerRoles("Qwen3MoeDecoderLayer", _LLAMA),
+    LayerRoles("KimiLinearDecoderLayer", _LLAMA),  # KDA or MLA, and a mixture of experts
     LayerRoles("Gemma2DecoderLayer", _GEMMA),
     LayerRoles("Gemma3DecoderLayer", _GEMMA),
     LayerRoles("Olmo2DecoderLayer", _OLMO2),

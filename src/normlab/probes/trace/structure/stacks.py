@@ -118,7 +118,13 @@ def _calls(model: nn.Module, run: Callable[[], object]) -> tuple[dict[int, list[
     return calls, ids[0] if ids else ()
 
 
-def _stack(name: str, found: list[Named], calls: dict[int, list[_Called]], tokens: tuple[int, ...]) -> Stack | None:
+def _stack(
+    name: str,
+    found: list[Named],
+    calls: dict[int, list[_Called]],
+    tokens: tuple[int, ...],
+    known: Callable[[nn.Module], bool],
+) -> Stack | None:
     layers = {
         id(layer): (path, layer)
         for path, layer in found

@@ -1,0 +1,108 @@
+"""`normlab swap MODEL SCHEME --out FOLDER`: a scheme into a model, with a check; the folder loads as any other."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from normlab.cli._options import Device, Json
+from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.experiments.request import Request, option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from normlab.probes.inputs.hub import Loaded
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A Hugging Face id, a model folder, a .gguf file, or package:NAME.")
+]
+SchemeName = Annotated[
+    str, typer.Argument(metavar="SCHEME", help="For example block_attn_res(blocks=8); what is left out is neutral.")
+]
+Folder = Annotated[Path, typer.Option("--out", help="Folder for the new model.", file_okay=False)]
+EMPTY = inspect.Parameter.empty
+
+
+class SwapRequest(Request):
+    """How a model is swapped and checked."""
+
+    kind: ClassVar[str] = "swap"
+    text: str | None = option(None, "A text file to check on; else a public-domain sample serves.")
+    window: int = option(256, "Tokens in a window of the check.", ge=4)
+    windows: int = option(4, "How many windows.", ge=1)
+    calibrate: str = option("auto", "auto or off: gains from measured sizes, where a scheme cannot be kept exactly.")
+    strict: bool = option(False, "Write nothing, and exit with 1, if the function is not preserved.")
+
+
+def register(app: typer.Typer) -> None:
+    def run(_: typer.Context, given: Given) -> None:
+        request = asked(SwapRequest, given)
+        assert isinstance(request, SwapRequest)
+        _swap(given["model"], given["scheme"], request, given)
+
+    more = [
+        parameter("model", ModelName, EMPTY), parameter("scheme", SchemeName, EMPTY),
+        parameter("out", Folder, Path("runs/swap")), parameter("device", Device, "auto"), parameter("json", Json, False),
+    ]  # fmt: skip
+    help = "Put a scheme into a Hugging Face model, check it, and write a folder that transformers loads."
+    add_command(app, SwapRequest, run, name="swap", help=help, more=more)
+
+
+def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
+    from normlab.cli._options import pick_device
+    from normlab.files import write_json
+    from normlab.report import print_json
+    from normlab.surgery.classes import register as register_types
+    from normlab.surgery.swap import swap
+
+    register_types()
+    device, out = pick_device(given["device"]), given["out"]
+    loaded, batches = opened(source, request.text, length=request.window, count=request.windows, device=device)
+    report = swap(loaded.model, scheme, batches=batches, calibrate=request.calibrate)  # type: ignore[arg-type]
+    refused = request.strict and not report.preserved
+    if not refused:
+        write_model(loaded, out)
+        write_json(out / "swap.json", report.to_dict())
+    if given["json"]:
+        print_json({**report.to_dict(), "folder": None if refused else str(out)})
+    else:
+        typer.echo(report.text)
+        typer.echo(
+            "nothing was written (--strict)" if refused else f"written: {out}; load it after `import normlab.hf`"
+        )
+    if refused:
+        raise typer.Exit(1)
+
+
+def opened(
+    source: str, text: str | None, *, length: int, count: int, device: str, together: int = 2
+) -> tuple[Loaded, list[Tensor]]:
+    """A model and windows of text, so many `together` in a batch."""
+    import torch
+
+    from normlab.errors import UnsupportedError
+    from normlab.probes.inputs.hub import load
+    from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
+
+    loaded = load(source)
+    loaded.model.to(device)
+    reads = getattr(loaded.model, "main_input_name", "input_ids")
+    if reads != "input_ids":
+        raise UnsupportedError(f"{loaded.name} reads {reads}, not text; use nl.swap(model, ..., batches=...) in Python")
+    ids = tokenize(loaded, read_text(text))
+    rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
+    return loaded, [part.to(device) for part in torch.split(rows, together)]
+
+
+def write_model(loaded: Loaded, out: Path) -> None:
+    """The model and its tokenizer."""
+    from normlab.probes.inputs.hub import quiet
+
+    with quiet():
+        loaded.model.save_pretrained(out)  # type: ignore[operator]
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(out)

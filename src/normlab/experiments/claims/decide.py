@@ -1,0 +1,163 @@
+"""How findings become verdicts: Holm's correction over the claims of a page, and sentences made from the numbers.
+
+A page is a family of claims (those of one seed). Exact claims have p = 0 and cost the others nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.criteria import Finding, NotMeasured, Reading
+from normlab.experiments.claims.evidence import Evidence
+from normlab.stats import Paired, holm
+
+Verdict = Literal["confirmed", "refuted", "undecided", "misprinted", "not measured"]
+VERDICTS: tuple[Verdict, ...] = ("confirmed", "refuted", "misprinted", "undecided", "not measured")
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A claim with its verdict, which follows from the finding and from the other claims of its page."""
+
+    claim: Claim
+    verdict: Verdict
+    sentence: str
+    would_change: str
+    finding: Finding | None = None
+    adjusted: float | None = None
+    """p after Holm's correction."""
+    evidence: Evidence | None = None
+
+    @property
+    def leading(self) -> Reading | None:
+        """The number that stands for the claim in a table: the least certain of those that decide."""
+        if self.finding is None or not self.finding.readings:
+            return None
+        readings = self.finding.readings
+        key = (lambda r: r.p_for) if self.verdict != "refuted" else (lambda r: -r.p_against)
+        return readings[-1] if self.finding.misprint else max(readings, key=key)
+
+
+def decide(claims: Sequence[Claim], evidence: Mapping[str, Evidence]) -> list[Decision]:
+    """Every claim of one page. A claim without evidence, or without a measurement, is not measured."""
+    findings = {
+        claim.id: claim.criterion.judge(evidence[claim.evidence])
+        for claim in claims
+        if claim.measurable and claim.evidence in evidence
+    }
+    adjusted = adjust(findings)
+    return [
+        _decision(claim, findings.get(claim.id), adjusted.get(claim.id), evidence.get(claim.evidence))
+        for claim in claims
+    ]
+
+
+def adjust(findings: Mapping[str, Finding]) -> dict[str, float]:
+    """Holm's p of each finding: of holding or of failing, whichever is clearer."""
+    tests = {name: Paired(0, None, p=min(f.p_for, f.p_against)) for name, f in findings.items()}
+    return {name: 1.0 if test.adjusted is None else test.adjusted for name, test in holm(tests).items()}
+
+
+def verdict_of(finding: Finding, adjusted: float) -> Verdict:
+    if adjusted >= ALPHA:
+        return "undecided"
+    if finding.p_for <= finding.p_against:
+        return "misprinted" if finding.misprint else "confirmed"
+    return "refuted"
+
+
+def _decision(claim: Claim, finding: Finding | None, adjusted: float | None, evidence: Evidence | None) -> Decision:
+    if isinstance(claim.criterion, NotMeasured):
+        return Decision(
+            claim, "not measured", claim.criterion.reason, f"This would decide it: {claim.criterion.would}."
+        )
+    if finding is None or adjusted is None or evidence is None:
+        return Decision(claim, "not measured", "no evidence is on file", f"`{claim.command}` measures it.")
+    verdict = verdict_of(finding, adjusted)
+    said = sentence(finding)
+    return Decision(claim, verdict, said, _would_change(verdict, finding, evidence), finding, adjusted, evidence)
+
+
+# -- sentences ----------------------------------------------------------------------------------------------------------
+def sentence(finding: Finding) -> str:
+    """The numbers that decide, then those beside them."""
+    shown = finding.readings[:3]
+    more = len(finding.readings) - len(shown)
+    text = "; ".join(_said(r) for r in shown) + (f"; and {more} more" if more else "")
+    if finding.beside:
+        text += ". Elsewhere: " + "; ".join(_said(r) for r in finding.beside)
+    return text + "."
+
+
+def _said(r: Reading) -> str:
+    if math.isnan(r.estimate):
+        return f"{r.label} is not a number in some seed"
+    spread = ""
+    if r.low is not None and r.high is not None and r.high > r.low:
+        spread = f" ({_g(r.low)} to {_g(r.high)}, n = {r.n})"
+    fits = {True: "as wanted", False: "outside", None: "open"}[r.holds]
+    return f"{r.label} is {_g(r.estimate)}{spread}, {wanted(r)}: {fits}"
+
+
+def wanted(r: Reading) -> str:
+    """The range in which the claim holds, in words."""
+    low, high = r.wanted
+    if math.isinf(low):
+        return f"wanted below {_g(high)}"
+    if math.isinf(high):
+        return f"wanted above {_g(low)}"
+    if high - low < 1e-3 * max(abs(low), abs(high)) and high > 0:
+        return f"wanted {_g((low + high) / 2)} +- {_g((high - low) / 2)}"
+    return f"wanted between {_g(low)} and {_g(high)}"
+
+
+def _would_change(verdict: Verdict, finding: Finding, evidence: Evidence) -> str:
+    if verdict != "undecided":
+        read = {"confirmed": "leaves", "misprinted": "leaves", "refuted": "enters"}[verdict]
+        lead = finding.readings[-1]
+        other = "An interval" if lead.low != lead.high else "A value"
+        return f"{other} of {lead.label} that {read} the range ({wanted(lead)})."
+    seeds = seeds_needed(finding)
+    if seeds is None:
+        return "One seed has no interval: two or more are needed."
+    if math.isinf(seeds):
+        return "The mean lies on the border of the range: no number of seeds decides it; a longer run may."
+    hours = seeds * evidence.seconds_per_seed / 3600
+    return f"About {seeds:.0f} seeds in place of {_least(finding)}, if the mean stays: {_hours(hours)} on one core."
+
+
+def _least(finding: Finding) -> int:
+    return min((r.n for r in finding.readings), default=0)
+
+
+def seeds_needed(finding: Finding) -> float | None:
+    """How many seeds would bring the open readings to a decision if mean and spread stay; None for one seed.
+
+    The 95 % interval must shrink to the distance between the mean and the nearest end of the range; a quarter more is
+    allowed for Holm's correction and for luck.
+    """
+    worst = 0.0
+    for r in finding.readings:
+        if r.low is None or r.high is None:
+            return None
+        half = (r.high - r.low) / 2
+        ends = [abs(r.estimate - end) for end in r.wanted if math.isfinite(end)]
+        distance = min(ends, default=math.inf)
+        if math.isnan(half) or math.isnan(distance):
+            return None
+        needed = math.inf if distance == 0 else r.n * (1.25 * half / distance) ** 2
+        worst = max(worst, needed if r.holds is None else r.n)
+    return max(worst, float(_least(finding) + 1))
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"
+
+
+def _g(value: float) -> str:
+    return f"{value:.4g}"

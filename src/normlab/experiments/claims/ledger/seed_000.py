@@ -1,0 +1,281 @@
+"""Attention Residuals and what it says of the residual streams before it."""
+
+from __future__ import annotations
+
+from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.criteria import (
+    Construction,
+    Difference,
+    Equals,
+    Every,
+    Exponent,
+    Inside,
+    Misprint,
+    NotMeasured,
+    Scoped,
+)
+
+PAPER = "Attention Residuals, arXiv 2603.15031"
+SUMMARY = "a circulating summary of arXiv 2603.15031"
+XIONG = "Xiong et al. 2020, arXiv 2002.04745, as a circulating summary has it"
+TESTS = "tests/experiments/claims/test_identities.py"
+LOSS = "held-out loss"
+DEEP = "pre_norm, paper init"
+
+
+def _lower_loss(arm: str, against: str, *, effect: float = 0.03, at: float | None = None) -> Difference:
+    return Difference(LOSS, arm, against, -1, effect, at=at)
+
+
+CLAIMS = (
+    Claim(
+        "000-01",
+        "With standard residuals, what layer l reads is the embedding plus the sum of all earlier outputs.",
+        PAPER,
+        Construction(
+            "distance of the depth mixing from the all-ones triangle",
+            1e-5,
+            f"{TESTS}::test_standard_residual_is_a_plain_sum",
+        ),
+    ),
+    Claim(
+        "000-02",
+        "Pre-Norm's stream has a mean square between 1 + 2l and 1 + 3l/2 behind layer l.",
+        XIONG,
+        Misprint(
+            Exponent("mean square of the stream", low=2.0, arm="pre_norm", fit="linear"),
+            Exponent("mean square of the stream", 0.5, 1.5, arm="pre_norm", fit="linear"),
+        ),
+        evidence="mean-field",
+        look="normlab theory mean-field --schemes pre_norm",
+        note="The printed lower bound lies above the upper one. The lemma has 1 + l/2.",
+    ),
+    Claim(
+        "000-03",
+        "The norm of Pre-Norm's stream grows like the square root of depth.",
+        PAPER,
+        Scoped(
+            Exponent("rms of the stream", 0.4, 0.6, arm=DEEP, start=8),
+            {
+                "with GPT-2's initialisation": Exponent(
+                    "rms of the stream", 0.4, 0.6, arm="pre_norm, gpt2 init", start=8
+                )
+            },
+        ),
+        evidence="deep-stream",
+        look="normlab atlas --depth 96 --init paper",
+        note="The law is that of unit branches. GPT-2's initialisation makes them small, so nothing grows at the start.",
+    ),
+    Claim(
+        "000-04",
+        "The share of layer l in Pre-Norm's stream falls like 1/l.",
+        PAPER,
+        Exponent("squared share of a layer", -1.2, -0.8, arm=DEEP, start=8),
+        evidence="deep-stream",
+        look="normlab theory contributions",
+        note="True of squared norms; in norm it is 1/sqrt(l), see 001-16.",
+    ),
+    Claim(
+        "000-05",
+        "In deep Pre-Norm what early layers put out is buried and cannot be retrieved at the end.",
+        PAPER,
+        Every(
+            (
+                Inside("read-out R2 of early layers", high=0.5, arm="pre_norm"),
+                Difference("read-out R2 of early layers", "pre_norm", "attn_res", -1, 0.1),
+            )
+        ),
+    ),
+    Claim(
+        "000-06",
+        "Deeper Pre-Norm layers must put out more to be heard.",
+        PAPER,
+        Exponent("rms of layer outputs at the end", low=0.0, arm="pre_norm", fit="exponential"),
+        evidence="trained-streams",
+    ),
+    Claim(
+        "000-07",
+        "A large part of a deep Pre-Norm model's layers can be removed at little cost.",
+        PAPER,
+        Inside("share of layers removable for 1 % of what was learnt", low=0.2, arm="pre_norm"),
+        evidence="pruning",
+    ),
+    Claim(
+        "000-08",
+        "Post-Norm bounds magnitudes.",
+        PAPER,
+        Equals("rms of the stream at every read", 1.0, 1e-3, arm="post_norm"),
+    ),
+    Claim(
+        "000-09",
+        "Post-Norm's gradients vanish on the way to early layers because norms repeat.",
+        PAPER,
+        Scoped(
+            Inside("W1 gradient, first layer over last", high=0.5, arm="post_norm, encoder-decoder 6-6"),
+            {
+                "decoder": Inside("W1 gradient, first layer over last", high=0.5, arm="post_norm, decoder 12"),
+                "encoder": Inside("W1 gradient, first layer over last", high=0.5, arm="post_norm, encoder 12"),
+                "W2, encoder-decoder": Inside(
+                    "W2 gradient, first layer over last", high=0.5, arm="post_norm, encoder-decoder 6-6"
+                ),
+                "W2, decoder": Inside("W2 gradient, first layer over last", high=0.5, arm="post_norm, decoder 12"),
+            },
+        ),
+        evidence="gradients-by-matrix",
+        note="The figure behind the claim is W1 of an encoder-decoder's decoder. W2 of a decoder-only model is nearly flat.",
+    ),
+    Claim(
+        "000-10",
+        "In a trained Pre-Norm baseline the magnitude of layer outputs grows monotonically with depth.",
+        PAPER,
+        Inside("rank correlation of depth and output rms", low=0.9, arm="pre_norm"),
+        evidence="trained-streams",
+    ),
+    Claim(
+        "000-11",
+        "With Block AttnRes output magnitudes are bounded and periodic in the blocks.",
+        PAPER,
+        Every(
+            (
+                Difference("growth of layer outputs, net of step 0", "block_attn_res", "pre_norm", -1, 0.3),
+                Inside(
+                    "autocorrelation of layer outputs at the block minus shorter lags, net of step 0",
+                    low=0.0,
+                    arm="block_attn_res",
+                ),
+            )
+        ),
+        evidence="trained-streams",
+        note="About what layers put out. What they read is bounded by construction (000-16) and decides nothing.",
+    ),
+    Claim(
+        "000-12",
+        "In Pre-Norm the earliest layers have the largest gradients.",
+        PAPER,
+        Inside("centre of the gradient shares", high=0.0, arm="pre_norm"),
+        evidence="trained-streams",
+        note="0 is the middle of the depth, -0.5 the first layer. Over many batches.",
+    ),
+    Claim(
+        "000-13",
+        "Block AttnRes spreads gradients substantially more evenly over layers.",
+        PAPER,
+        Difference("Gini of the gradient shares", "block_attn_res", "pre_norm", -1, 0.05),
+        evidence="trained-streams",
+    ),
+    Claim(
+        "000-14",
+        "AttnRes has the lower validation loss throughout training.",
+        PAPER,
+        Every(tuple(_lower_loss("block_attn_res", "pre_norm", at=part) for part in (0.25, 0.5, 0.75, 1.0))),
+        evidence="ladder",
+        note="At these shares of the training.",
+    ),
+    Claim(
+        "000-15",
+        "The lead of AttnRes widens while the learning rate decays.",
+        PAPER,
+        Difference("change of the loss through the decay", "block_attn_res", "pre_norm", -1, 0.02),
+        evidence="ladder",
+    ),
+    Claim(
+        "000-16",
+        "AttnRes' weights are a softmax, so what a layer reads is a convex combination and bounded by its largest source.",
+        PAPER,
+        Construction("excess over a convex combination", 1e-5, f"{TESTS}::test_depth_attention_is_convex"),
+    ),
+    Claim(
+        "000-17",
+        "The norm on keys keeps a source from winning by its size.",
+        PAPER,
+        Difference("weight of a source scaled by 100", "attn_res", "attn_res(key_norm=false)", -1, 0.2),
+        evidence="key-norm",
+    ),
+    Claim(
+        "000-18",
+        "Block boundaries reset the accumulation.",
+        PAPER,
+        Inside("open sum behind a boundary over before it", high=0.7, arm="block_attn_res"),
+    ),
+    Claim(
+        "000-19",
+        "AttnRes works with any normalisation inside the layer.",
+        PAPER,
+        Every(
+            tuple(
+                _lower_loss(f"block_attn_res(inner={inner})", inner, effect=0.05)
+                for inner in ("pre_norm", "peri_norm", "res_norm")
+            )
+        ),
+        evidence="inner-placements",
+    ),
+    Claim(
+        "000-20",
+        "AttnRes avoids both the growth of magnitudes and the shrinking of scale.",
+        PAPER,
+        Every(
+            (
+                Inside("growth of layer outputs, net of step 0", high=0.21, arm="block_attn_res"),
+                Inside("gradient of the first quarter over the last", 0.5, 2.0, arm="block_attn_res"),
+            )
+        ),
+        evidence="trained-streams",
+        note="0.21 is half of what a square root gains between the second and the last quarter of depth.",
+    ),
+    Claim(
+        "000-21",
+        "DeepNorm controls magnitudes, so that it trains at depths where Post-Norm does not.",
+        "DeepNet, arXiv 2203.00555",
+        _lower_loss("deep_norm", "post_norm", effect=0.1),
+        evidence="deep-post",
+    ),
+    Claim(
+        "000-22",
+        "SiameseNorm ends below both of its parents.",
+        SUMMARY,
+        Every((_lower_loss("siamese_norm", "pre_norm", at=1.0), _lower_loss("siamese_norm", "post_norm", at=1.0))),
+        evidence="ladder",
+    ),
+    Claim(
+        "000-23",
+        "Hyper-connections are a recurrence over several streams that starts as the standard residual.",
+        PAPER,
+        Construction(
+            "distance of hyper-connections from Pre-Norm and of their mixing from its rank",
+            1e-4,
+            f"{TESTS}::test_hyper_connections_are_a_recurrence",
+        ),
+    ),
+    Claim(
+        "000-24",
+        "The gains hold in a 48B hybrid model trained on more than a trillion tokens.",
+        PAPER,
+        NotMeasured(
+            "it needs a 48B mixture-of-experts model with linear attention, 1.4 trillion tokens and a cluster",
+            "held-out loss of the same hybrid with and without Block AttnRes at a size that shows the published gap",
+        ),
+    ),
+    Claim(
+        "000-25",
+        "Softmax competition among sources weakens the gradient of those that lose.",
+        SUMMARY,
+        Inside("gradient of losing sources, over that with equal weights", high=1.0, arm="attn_res"),
+        evidence="gradient-by-source",
+        note="Losing: all but the source with the largest weight. With equal weights (step 0) it is 1, as in Pre-Norm.",
+    ),
+    Claim(
+        "000-26",
+        "The seesaw: Pre-Norm keeps gradients and dilutes layers, Post-Norm bounds magnitudes and loses gradients.",
+        SUMMARY,
+        Every(
+            (
+                Exponent("rms of the stream by layer", low=0.3, arm="pre_norm"),
+                Inside("W1 gradient by layer, first over last", low=0.5, arm="pre_norm"),
+                Exponent("rms of the stream by layer", -0.05, 0.05, arm="post_norm"),
+                Inside("W1 gradient by layer, first over last", high=0.5, arm="post_norm"),
+            )
+        ),
+        evidence="seesaw",
+        look="normlab theory seesaw",
+    ),
+)

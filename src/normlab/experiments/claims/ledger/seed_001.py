@@ -1,0 +1,283 @@
+"""Pre-Norm against Post-Norm: what is said of gradients, warm-up, dilution and final quality."""
+
+from __future__ import annotations
+
+from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.criteria import (
+    Construction,
+    Difference,
+    Every,
+    Exponent,
+    Inside,
+    Scoped,
+)
+
+PAPER = "Xiong et al. 2020, arXiv 2002.04745"
+SUMMARY = "a circulating summary of arXiv 2002.04745"
+TESTS = "tests/experiments/claims/test_identities.py"
+LOSS = "held-out loss"
+RATIO = "W1 gradient, first layer over last"
+UPDATES = "update over weight in the last layer over the first, steps 1 to 10"
+
+CLAIMS = (
+    Claim(
+        "001-01",
+        "Post-Norm: the mean square before the norm behind each FFN is 3/2 at every layer.",
+        PAPER,
+        Inside("mean square before the norm", 1.45, 1.55, arm="post_norm"),
+        evidence="mean-field",
+        look="normlab theory mean-field --schemes post_norm",
+    ),
+    Claim(
+        "001-02",
+        "Post-Norm's gradients are large near the output and decay towards the input.",
+        PAPER,
+        Scoped(
+            Inside(RATIO, high=0.5, arm="post_norm, encoder-decoder 6-6"),
+            {
+                "decoder": Inside(RATIO, high=0.5, arm="post_norm, decoder 12"),
+                "encoder": Inside(RATIO, high=0.5, arm="post_norm, encoder 12"),
+            },
+        ),
+        evidence="gradients-by-matrix",
+    ),
+    Claim(
+        "001-03a",
+        "Post-Norm: the gradient of the last FFN does not depend on depth.",
+        PAPER,
+        Exponent("gradient of the last FFN by depth", -0.1, 0.1, arm="post_norm"),
+        evidence="mean-field",
+    ),
+    Claim(
+        "001-03b",
+        "Post-Norm: the gradient of the last FFN is at most of order d sqrt(ln d) in the width.",
+        PAPER,
+        Exponent("gradient of the last FFN by width", high=1.1, arm="post_norm"),
+        evidence="mean-field-widths",
+        look="normlab theory mean-field --dims 32,64,128,256",
+        note="An upper bound: an exponent below 1 keeps it. It is far from tight.",
+    ),
+    Claim(
+        "001-04",
+        "Without warm-up the usual learning rate makes catastrophically large steps in Post-Norm's last layers.",
+        PAPER,
+        Scoped(
+            Every(
+                (
+                    Inside(UPDATES, low=2.0, arm="post_norm"),
+                    Difference(UPDATES, "post_norm", "pre_norm", 1, 0.7, ratio=True),
+                )
+            ),
+            {"plain gradient steps": Inside(UPDATES, low=2.0, arm="post_norm, plain gradient steps")},
+        ),
+        evidence="first-updates",
+    ),
+    Claim(
+        "001-05",
+        "Warm-up prevents that: it lowers Post-Norm's loss.",
+        PAPER,
+        Difference("best loss", "post_norm, no warm-up", "post_norm, warm-up", 1, 0.2, margin=0.1),
+        evidence="warmup",
+        look="normlab stability --schemes post_norm,pre_norm",
+    ),
+    Claim(
+        "001-06",
+        "Warm-up adds a sensitive hyper-parameter to Post-Norm.",
+        PAPER,
+        Difference("spread of the loss over warm-up lengths", "post_norm", "pre_norm", 1, 0.1),
+        evidence="warmup",
+        note="Largest minus smallest loss over four lengths or more.",
+    ),
+    Claim(
+        "001-07",
+        "Warm-up slows convergence.",
+        PAPER,
+        Difference("steps to the reference loss", "pre_norm, warm-up", "pre_norm, no warm-up", 1, 0.1, ratio=True),
+        evidence="warmup",
+    ),
+    Claim(
+        "001-08",
+        "Pre-Norm: the mean square of the stream grows linearly with depth.",
+        PAPER,
+        Every(
+            (
+                Inside("smallest mean square added by a layer", low=0.45, arm="pre_norm"),
+                Inside("largest mean square added by a layer", high=1.55, arm="pre_norm"),
+            )
+        ),
+        evidence="mean-field",
+        note="Linear: no layer adds less than the lemma's 1/2 or more than its 3/2.",
+    ),
+    Claim(
+        "001-09",
+        "Pre-Norm's final norm divides gradients by the square root of depth.",
+        PAPER,
+        Every(
+            (
+                Exponent("gradient of the last FFN by depth", -0.6, -0.4, arm="pre_norm"),
+                Exponent("gradient of the last FFN by depth", -0.1, 0.1, arm="pre_norm(final_norm=false)"),
+            )
+        ),
+        evidence="mean-field",
+        note="The same network without the final norm is the control.",
+    ),
+    Claim(
+        "001-10",
+        "Pre-Norm's gradients are about uniform over layers.",
+        PAPER,
+        Inside("largest over smallest gradient of a layer", high=2.0, arm="pre_norm"),
+        evidence="mean-field",
+    ),
+    Claim(
+        "001-11",
+        "Pre-Norm needs no warm-up.",
+        PAPER,
+        Difference("best loss", "pre_norm, no warm-up", "pre_norm, warm-up", -1, 0.1, margin=-0.1),
+        evidence="warmup",
+        note="Leaving it out costs less than 0.1 nats.",
+    ),
+    Claim(
+        "001-12",
+        "Pre-Norm takes larger learning rates.",
+        PAPER,
+        Difference("highest rate that learns", "pre_norm", "post_norm", 1, 0.7, ratio=True, margin=0.69),
+        evidence="rates",
+        note="By a factor of two or more.",
+    ),
+    Claim(
+        "001-13",
+        "Pre-Norm converges faster.",
+        PAPER,
+        Difference("steps to the reference loss", "pre_norm", "post_norm", -1, 0.1, ratio=True),
+        evidence="rates",
+        note="The reference is Post-Norm's own final loss; both at their best rate.",
+    ),
+    Claim(
+        "001-14",
+        "Pre-Norm reaches BERT's loss about 40 % faster.",
+        PAPER,
+        Difference(
+            "masked-LM steps to the reference loss",
+            "pre_norm, no warm-up",
+            "post_norm, warm-up",
+            -1,
+            0.5,
+            ratio=True,
+            margin=0.22,
+        ),
+        evidence="masked-lm",
+        note="The reference is Post-Norm's final loss with its best warm-up. A fifth of the steps or more must be saved.",
+    ),
+    Claim(
+        "001-15",
+        "Pre-Norm's advantage in stability grows with depth.",
+        PAPER,
+        Exponent("highest rate of pre_norm over post_norm", low=0.0),
+        evidence="rates-by-depth",
+    ),
+    Claim(
+        "001-16",
+        "The contribution of Pre-Norm's layer l is about 1/sqrt(l) of the stream's norm.",
+        SUMMARY,
+        Exponent("share of a layer in norm", -0.6, -0.4, arm="pre_norm, paper init", start=8),
+        evidence="deep-stream",
+        look="normlab theory contributions",
+    ),
+    Claim(
+        "001-17",
+        "In a Pre-Norm model of 96 layers the last layer is about a tenth of the stream.",
+        SUMMARY,
+        Scoped(
+            Inside("share of a layer in norm", 0.08, 0.12, arm="pre_norm, paper init", at=96),
+            {
+                "with GPT-2's initialisation": Inside(
+                    "share of a layer in norm", 0.08, 0.12, arm="pre_norm, gpt2 init", at=96
+                )
+            },
+        ),
+        evidence="deep-stream",
+        look="normlab theory contributions",
+    ),
+    Claim(
+        "001-18",
+        "Adding layers to Pre-Norm has diminishing returns.",
+        SUMMARY,
+        Every(
+            (
+                Difference(
+                    "held-out loss by depth",
+                    "pre_norm, 12 layers",
+                    "pre_norm, 6 layers",
+                    -1,
+                    0.03,
+                    null="null-held-out-loss",
+                ),
+                Difference(
+                    "gain of doubling the depth", "pre_norm, 12 to 24 layers", "pre_norm, 6 to 12 layers", -1, 0.03
+                ),
+            )
+        ),
+        evidence="depths",
+    ),
+    Claim(
+        "001-19",
+        "The final norm shrinks the contributions of all layers alike.",
+        SUMMARY,
+        Construction(
+            "largest difference of a layer's share before and behind the final norm",
+            1e-5,
+            f"{TESTS}::test_the_final_norm_is_one_factor_a_token",
+        ),
+        note="One factor for each token, whatever the layer.",
+    ),
+    Claim(
+        "001-20",
+        "With Post-Norm every layer's contribution stays significant.",
+        SUMMARY,
+        Inside("smallest share of a layer in norm", low=0.3, arm="post_norm, paper init"),
+        evidence="deep-stream",
+    ),
+    Claim(
+        "001-21",
+        "Trained long enough and well, Post-Norm can end below Pre-Norm.",
+        SUMMARY,
+        Difference(LOSS, "post_norm", "pre_norm", -1, 0.03, at=1.0),
+        evidence="ladder",
+    ),
+    Claim(
+        "001-22",
+        "Post-Norm uses its depth well, Pre-Norm does not.",
+        SUMMARY,
+        Difference("loss added by removing a quarter of the layers", "post_norm", "pre_norm", 1, 0.1),
+        evidence="pruning",
+    ),
+    Claim(
+        "001-23",
+        "The nine rows of the table that sums up Pre-Norm and Post-Norm.",
+        SUMMARY,
+        Inside("rows of the table that the numbers bear out", 9, 9),
+        evidence="summary-table",
+        look="normlab theory summary",
+        note="A row counts where Pre-Norm's and Post-Norm's numbers are on the stated sides.",
+    ),
+    Claim(
+        "001-24",
+        "Pre-Norm's final representation is an average-like accumulation that no layer dominates.",
+        SUMMARY,
+        Every(
+            (
+                Inside("largest share of one layer in the final stream", high=0.2, arm="pre_norm"),
+                Difference("largest share of one layer in the final stream", "pre_norm", "post_norm", -1, 0.1),
+            )
+        ),
+        evidence="final-shares",
+    ),
+    Claim(
+        "001-25",
+        "The even gradient that makes Pre-Norm stable is what keeps its deep layers weak.",
+        SUMMARY,
+        Inside("rank correlation of a layer's gradient share and its causal effect", low=0.0, arm="pre_norm"),
+        evidence="gradient-and-effect",
+        note="Over layers: where gradients are smaller, skipping costs less. A correlation, not a cause.",
+    ),
+)

@@ -1,0 +1,287 @@
+"""Post-Norm resharpens attention: length generalisation, set complement, BEMA."""
+
+from __future__ import annotations
+
+from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.criteria import (
+    Construction,
+    Criterion,
+    Difference,
+    Equals,
+    Every,
+    Exponent,
+    Inside,
+    Misprint,
+    Scoped,
+)
+
+PAPER = "Post-Norm can Resharpen Attention, arXiv 2510.08341"
+BEMA = "EMA Without the Lag, arXiv 2508.00180"
+SUMMARY = "a circulating summary of arXiv 2510.08341"
+TESTS = "tests/experiments/claims/test_identities.py"
+TV = "total variation"
+NOTHING = "pre_norm(final_norm=false)"
+
+
+def _sharper(arm: str, against: str, at: float, effect: float = 0.1) -> Difference:
+    return Difference(TV, arm, against, -1, effect, at=at)
+
+
+def _task(task: str, arm: str) -> Difference:
+    return Difference(f"{TV} on {task}", arm, "pre_norm", -1, 0.05, at=2.0)
+
+
+TASKS = ("set complement", "maximum retrieval", "dyck", "tomita")
+EVERY_TASK: tuple[Criterion, ...] = tuple(
+    _task(task, arm) for task in TASKS for arm in ("post_norm", "peri_norm", "peri_init_norm")
+)
+
+CLAIMS = (
+    Claim(
+        "002-01",
+        "Attention averages, so what a token adds to the answer shrinks like 1/s with the length s.",
+        PAPER,
+        Every(
+            (
+                Equals("residual of gap times s in the exact construction", 0.0, 1e-10),
+                Exponent("gap of the trained model", -1.1, -0.9, arm=NOTHING),
+            )
+        ),
+        look="normlab theory set-complement",
+        note="In a trained minimal model with nothing behind attention.",
+    ),
+    Claim(
+        "002-02",
+        "A norm behind attention makes the minimal model more precise beyond its training length.",
+        PAPER,
+        Every((_sharper("post_norm", NOTHING, 15), Difference(TV, "post_norm", NOTHING, 1, 0.1, margin=-0.05, at=8))),
+        evidence="set-complement-arms",
+        note="Against an arm without any norm behind attention: the ordinary pre_norm has its final norm there. "
+        'The second part: it is not already better at the training length. (First written as "equal there"; after 6000 '
+        "steps post_norm is behind there, which speaks for the claim and not against it.)",
+    ),
+    Claim(
+        "002-03",
+        "Post- and Peri-Norm are better than Pre-Norm on every task of the benchmark.",
+        PAPER,
+        Every(EVERY_TASK),
+        evidence="benchmark-tasks",
+        note="At twice the training length.",
+    ),
+    Claim(
+        "002-04",
+        "BEMA helps where many tokens are legal.",
+        PAPER,
+        Difference("total variation of averaged weights", "bema", "raw", -1, 0.02),
+        evidence="bema-many",
+        note="The best interval and power against the raw weights of the same run; the rate does not decay to zero.",
+    ),
+    Claim(
+        "002-05",
+        "Raw weights are as good as BEMA's where few tokens are legal.",
+        PAPER,
+        Difference("total variation of averaged weights", "raw", "bema", -1, 0.02, margin=-0.02),
+        evidence="bema-few",
+    ),
+    Claim(
+        "002-06",
+        "The minimal model needs d and d_v of at least v - 1.",
+        PAPER,
+        Every(
+            (
+                Equals("rank that balance needs minus (v - 1)", 0.0, 0.0),
+                Equals("residual of the construction at d = v - 1", 0.0, 1e-10),
+                Inside("total variation at the training length", low=0.05, arm="d = v/2"),
+            )
+        ),
+        look="normlab theory set-complement",
+        note="Necessary, by the rank bound, and sufficient without a skip path. With one it is not sufficient.",
+    ),
+    Claim(
+        "002-07",
+        "Balance at the lengths 1 and 2 implies balance at every length.",
+        PAPER,
+        Scoped(
+            Construction("imbalance beyond length 2", 1e-10, f"{TESTS}::test_balance_at_two_lengths_is_balance_at_all"),
+            {"with a skip path": Inside("imbalance at length 3 with a skip path", high=1e-10)},
+        ),
+    ),
+    Claim(
+        "002-08",
+        "Precision degrades like C/2^s.",
+        SUMMARY,
+        Misprint(
+            Inside("ratio of total variation at s + 1 and s, largest distance from a constant", high=0.05),
+            Exponent("gap in the exact construction", -1.01, -0.99),
+        ),
+        note="The gap falls like c/s, and the total variation follows from it: no power of two.",
+    ),
+    Claim(
+        "002-09",
+        "Constant attention comes from weight decay.",
+        PAPER,
+        Difference("attention entropy over its maximum", "weight decay 0.1", "weight decay 0", 1, 0.1),
+        evidence="weight-decay",
+    ),
+    Claim(
+        "002-10",
+        "Failure: the total variation rises beyond the training length.",
+        PAPER,
+        Difference("total variation by length", "twice the length", "training length", 1, 0.05),
+        evidence="set-complement-arms",
+    ),
+    Claim(
+        "002-11",
+        "Failure: loss spikes or NaN early in training with Post- or Peri-Norm.",
+        PAPER,
+        Scoped(
+            Difference("spikes in a run", "post_norm, 12 layers", "pre_norm, 12 layers", 1, 3.0),
+            {"at 2 layers": Difference("spikes in a run", "post_norm, 2 layers", "pre_norm, 2 layers", 1, 3.0)},
+        ),
+        evidence="spikes",
+    ),
+    Claim(
+        "002-12",
+        "Failure: predictions are biased over the legal tokens.",
+        PAPER,
+        Inside("imbalance over gap beyond the training length", low=0.5, arm="pre_norm"),
+        evidence="set-complement-arms",
+    ),
+    Claim(
+        "002-13",
+        "Pre-Norm cannot repair dispersion: its norm comes before the average.",
+        PAPER,
+        Difference("gap between legal and illegal tokens", NOTHING, "post_norm", -1, 0.3, ratio=True, at=15),
+        evidence="set-complement-arms",
+    ),
+    Claim(
+        "002-14",
+        "Peri-Norm is more robust than Post-Norm and generalises better than Pre-Norm.",
+        PAPER,
+        Every((_sharper("peri_norm", NOTHING, 15), _sharper("peri_norm", "post_norm", 15), _task("dyck", "peri_norm"))),
+        evidence="peri-norm",
+    ),
+    Claim(
+        "002-15",
+        "BEMA keeps two extra copies of the weights.",
+        BEMA,
+        Inside("copies of the weights that BEMA keeps besides them", 2, 2),
+        note="Ours keeps the start too, which is a third.",
+        evidence="bema-memory",
+    ),
+    Claim(
+        "002-16",
+        "At a high learning rate an EMA lags behind, and BEMA's correction removes the lag.",
+        BEMA,
+        Every(
+            (
+                Inside("distance to the optimum over that of the raw weights", low=1.0, arm="ema"),
+                Difference("distance to the optimum over that of the raw weights", "bema", "ema", -1, 0.2, ratio=True),
+            )
+        ),
+        evidence="bema-lag",
+    ),
+    Claim(
+        "002-17",
+        "Doubling the length halves the aggregated signal.",
+        PAPER,
+        Equals("gap at 2s over gap at s", 0.5, 1e-10),
+        look="normlab theory set-complement",
+    ),
+    Claim(
+        "002-18",
+        "The benefit goes beyond uniform attention: it holds for sparse and for learned attention.",
+        PAPER,
+        Difference(TV, "post_norm, sparsemax", f"{NOTHING}, sparsemax", -1, 0.1, at=15),
+        evidence="sparse-attention",
+        note="Sparsemax: exact zeros, and training decides how many. A fixed number of tokens cannot do the task.",
+    ),
+    Claim(
+        "002-19",
+        "d >= v - 1 is needed on every task.",
+        PAPER,
+        Every(
+            tuple(
+                Difference(f"{TV} by width on {task}", "d = v/2", "d = v - 1", 1, 0.05)
+                for task in ("set complement", "maximum retrieval", "dyck", "tomita")
+            )
+        ),
+        evidence="widths",
+    ),
+    Claim(
+        "002-20",
+        "Post- and Peri-Norm train as stably as Pre-Norm in small models.",
+        PAPER,
+        Every(
+            tuple(
+                Difference("spikes in a run of 2 layers", arm, "pre_norm", -1, 2.0, margin=-2.0)
+                for arm in ("post_norm", "peri_norm")
+            )
+        ),
+        evidence="small-stability",
+        note="Not more than two spikes a run above Pre-Norm.",
+    ),
+    Claim(
+        "002-21",
+        "Post-Norm loses its stability in more than twelve layers.",
+        PAPER,
+        Difference("held-out loss of deep models", "post_norm, 16 layers", "pre_norm, 16 layers", 1, 0.1, margin=0.1),
+        evidence="deep-post",
+        note="With its own rate and warm-up, by 0.1 nats or more.",
+    ),
+    Claim(
+        "002-22",
+        "The benefit carries over to natural language beyond the training length.",
+        PAPER,
+        Difference("loss at twice the training length minus at the training length", "post_norm", "pre_norm", -1, 0.05),
+        evidence="language-length",
+    ),
+    Claim(
+        "002-23",
+        "With RMSNorm on the attention output, precision is bounded for every length.",
+        PAPER,
+        Every(
+            (
+                Equals("residual of the gap law with a norm", 0.0, 1e-10),
+                Inside("smallest gap with a norm over its value at s = 1", low=0.1),
+            )
+        ),
+        look="normlab theory set-complement",
+        note="For uniform attention without a skip path: gap = g sqrt(v(v-1)/(s(v-s))), smallest at v/2.",
+    ),
+    Claim(
+        "002-24",
+        "What holds for RMSNorm holds for other norms.",
+        PAPER,
+        Every(
+            tuple(Difference(TV, f"post_norm, {norm}", NOTHING, -1, 0.1, at=15) for norm in ("layernorm", "dyt", "l2"))
+        ),
+        evidence="norm-kinds",
+    ),
+    Claim(
+        "002-25",
+        "The ROC AUC of whole sequences falls with the length and is kept by a norm behind attention.",
+        PAPER,
+        Difference("sequence AUC", "post_norm", "pre_norm", 1, 0.05, at=2.0),
+        evidence="sequence-auc",
+    ),
+    Claim(
+        "002-26",
+        "After a million steps with linear warm-up and decay the order of the arms is the same.",
+        PAPER,
+        _sharper("post_norm", NOTHING, 15),
+        evidence="million-steps",
+    ),
+    Claim(
+        "002-27",
+        "Targets sampled from many legal tokens make the gradient noisy.",
+        BEMA,
+        Every(
+            (
+                Difference("gradient variance", "sampled, 8 legal", "exact, 8 legal", 1, 0.5, ratio=True),
+                Difference("gradient variance", "sampled, 8 legal", "sampled, 2 legal", 1, 0.3, ratio=True),
+            )
+        ),
+        evidence="gradient-noise",
+    ),
+)

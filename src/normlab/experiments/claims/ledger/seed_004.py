@@ -1,0 +1,100 @@
+"""Where the norm goes: a tutorial's equations, its gradient figure, and what current models do."""
+
+from __future__ import annotations
+
+from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.criteria import Construction, Difference, Every, Inside
+
+TUTORIAL = "a tutorial on norm placement after Xiong et al. 2020, arXiv 2002.04745"
+WANG = "Wang et al. 2019, arXiv 1906.01787, equations 5 and 6"
+TESTS = "tests/experiments/claims/test_identities.py"
+LOSS = "held-out loss"
+RATIO = "W1 gradient, first layer over last"
+
+CLAIMS = (
+    Claim(
+        "004-01",
+        "The equations of Post-Norm and Pre-Norm, with a final norm for the latter, are those of the library layers.",
+        TUTORIAL,
+        Construction("difference from torch.nn's encoder layers", 1e-5, f"{TESTS}::test_both_placements_are_torchs"),
+    ),
+    Claim(
+        "004-02",
+        "BERT is Post-Norm, current language models are Pre-Norm, and OPT-350M is Post-Norm.",
+        TUTORIAL,
+        Inside("models whose placement is read as stated", 4, 4),
+        look="normlab diagnose MODEL",
+        note="Small models of the shipped classes: BERT, GPT-2, Llama, and OPT with do_layer_norm_before off.",
+    ),
+    Claim(
+        "004-03",
+        "Post-Norm attenuates the gradient of W1 towards the first layers; Pre-Norm does not.",
+        TUTORIAL,
+        Every(
+            (
+                Inside(RATIO, high=0.5, arm="post_norm, encoder-decoder 6-6"),
+                Inside(RATIO, low=0.5, arm="pre_norm, encoder-decoder 6-6"),
+            )
+        ),
+        evidence="gradients-by-matrix",
+        note="The figure is W1 of the decoder of an encoder-decoder with 6 and 6 layers.",
+    ),
+    Claim(
+        "004-04",
+        "Post-Norm's training has gradient spikes.",
+        TUTORIAL,
+        Difference("spikes in a run", "post_norm, 12 layers", "pre_norm, 12 layers", 1, 3.0),
+        evidence="spikes",
+    ),
+    Claim(
+        "004-05",
+        "With Pre-Norm the warm-up can be removed; with Post-Norm it cannot.",
+        TUTORIAL,
+        Every(
+            (
+                Difference("best loss", "pre_norm, no warm-up", "pre_norm, warm-up", -1, 0.1, margin=-0.1),
+                Difference("best loss", "post_norm, no warm-up", "post_norm, warm-up", 1, 0.2, margin=0.1),
+            )
+        ),
+        evidence="warmup",
+    ),
+    Claim(
+        "004-06",
+        "Pre-Norm allows larger learning rates in large networks.",
+        TUTORIAL,
+        Difference("highest rate that learns, 24 layers", "pre_norm", "post_norm", 1, 0.7, ratio=True, margin=0.69),
+        evidence="rates-by-depth",
+    ),
+    Claim(
+        "004-07",
+        "Back-propagation through Post-Norm is a product over layers.",
+        WANG,
+        Construction(
+            "distance of the whole Jacobian from the product", 1e-12, f"{TESTS}::test_jacobians_take_both_forms"
+        ),
+        evidence="jacobian-forms",
+    ),
+    Claim(
+        "004-08",
+        "Back-propagation through Pre-Norm is a sum over layers.",
+        WANG,
+        Construction("distance of the whole Jacobian from the sum", 1e-12, f"{TESTS}::test_jacobians_take_both_forms"),
+        evidence="jacobian-forms",
+    ),
+    Claim(
+        "004-09",
+        "A second norm on the branch output, outside the stream, is a good idea.",
+        TUTORIAL,
+        Difference(LOSS, "peri_norm", "pre_norm", -1, 0.03, at=1.0),
+        evidence="ladder",
+        note="With the embedding scaled as Gemma's and Grok's authors scale it.",
+    ),
+    Claim(
+        "004-10",
+        "A norm on the branch output alone, as in OLMo 2, is enough.",
+        TUTORIAL,
+        Difference(LOSS, "res_norm", "pre_norm", -1, 0.05, margin=-0.05, at=1.0),
+        evidence="res-norm",
+        note="With the q-k norm of its block: not worse than Pre-Norm by more than 0.05 nats.",
+    ),
+)

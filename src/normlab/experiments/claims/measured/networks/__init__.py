@@ -1,0 +1,1 @@
+"""Small networks at their start and trained, and the training itself."""

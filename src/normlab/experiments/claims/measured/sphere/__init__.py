@@ -1,0 +1,1 @@
+"""Seed 003: tokens on the sphere."""

@@ -1,0 +1,84 @@
+"""Seed 003 in networks: is what the theory recommends good for training, and does it describe a trained network?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from normlab.dynamics.networks.bridge import bridge, random_tokens
+from normlab.experiments.claims.bench import Bench, Findings, measure
+from normlab.experiments.claims.evidence import number
+from normlab.experiments.claims.measured.sphere.equations import early_times
+from normlab.experiments.claims.measured.start.training import train
+from normlab.experiments.runs.measured import held_out
+from normlab.model import Attention, Transformer, TransformerConfig
+from normlab.schemes import parse_scheme
+from normlab.tasks import Text
+
+DEPTH, WIDTH, STEPS, LENGTH, BATCH = 6, 48, 250, 64, 8
+
+
+def language_model(seed: int, *, scheme: str = "pre_norm", early: float = 1.0) -> Transformer:
+    """A small model of bytes; `early` multiplies the query and key weights of the first half of the layers."""
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        vocab_size=256, dim=WIDTH, depth=DEPTH, heads=2, scheme=parse_scheme(scheme), init_std=WIDTH**-0.5
+    )
+    model = Transformer(config)
+    for site, branch in zip(model.sites, model.branches, strict=True):
+        if isinstance(branch, Attention) and site.layer <= DEPTH // 2:
+            for role, weight in branch.matrices().items():
+                if role in ("query", "key"):
+                    weight.mul_(early**0.5)
+    return model
+
+
+@torch.no_grad()
+def text_loss(model: Transformer) -> float:
+    """On held-out windows of the shipped plays, the same for every model."""
+    model.eval()
+    batches = held_out(Text(), 128, 32, LENGTH)
+    losses = [
+        torch.nn.functional.cross_entropy(model(b.tokens).flatten(0, 1), b.targets.flatten()).item() for b in batches
+    ]
+    return sum(losses) / len(losses)
+
+
+def trained_loss(seed: int, folder: Path, *, early: float = 1.0) -> float:
+    model = language_model(seed, early=early)
+    return text_loss(train(model, Text(), folder, seed=seed, steps=STEPS, length=LENGTH, batch=BATCH))
+
+
+@measure("early-qk", seeds=8, seconds=30)
+def early_qk(bench: Bench) -> Findings:
+    """Smaller query and key weights in the first half: the theory's time, and the loss of trained models."""
+    metric = "held-out loss of small early QK"
+    plain = [trained_loss(seed, bench.folder / f"plain-{seed}") for seed in bench.seeds]
+    cooler = [trained_loss(seed, bench.folder / f"early-{seed}", early=0.25) for seed in bench.seeds]
+    found = [early_times(), number(metric, plain, "plain"), number(metric, cooler, "early QK / 4")]
+    shape = {"layers": DEPTH, "d": WIDTH, "initial deviation": "d^-1/2"}
+    return Findings(found, {**shape, "steps": STEPS, "batch": f"{BATCH} x {LENGTH} bytes"})
+
+
+@measure("null-held-out-loss-of-small-early-qk", seeds=20, seconds=15)
+def null_early_qk(bench: Bench) -> Findings:
+    losses = [trained_loss(100 + seed, bench.folder / f"{seed}") for seed in bench.seeds]
+    return Findings([number("held-out loss of small early QK", losses, "pre_norm")], {"layers": DEPTH, "steps": STEPS})
+
+
+@measure("bridge", seeds=5, seconds=25)
+def bridges(bench: Bench) -> Findings:
+    """How far the prediction for random layers is from the mean cosine between tokens, before and after training."""
+    random, trained = [], []
+    ids = random_tokens(256, batch=2, length=32)
+    for seed in bench.seeds:
+        model = language_model(seed)
+        random.append(bridge(model, ids).kernel_error)
+        train(model, Text(), bench.folder / f"{seed}", seed=seed, steps=STEPS, length=LENGTH, batch=BATCH)
+        trained.append(bridge(model, ids).kernel_error)
+    found = [
+        number("largest miss of the mean cosine in a random network", random, "pre_norm"),
+        number("largest miss of the mean cosine in a trained network", trained, "pre_norm"),
+    ]
+    return Findings(found, {"layers": DEPTH, "d": WIDTH, "steps": STEPS})

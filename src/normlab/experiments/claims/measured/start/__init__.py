@@ -1,0 +1,1 @@
+"""Claims that need no long training: algebra, closed forms, networks at initialisation."""

@@ -1,0 +1,93 @@
+"""Claims about the loss of trained networks: the ladder (`normlab compare --preset ladder-small`), as far as it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from normlab.experiments.claims.bench import Bench, Findings, measure
+from normlab.experiments.claims.evidence import Measurement, Setting, curve, number
+from normlab.experiments.compare.experiment import EXPERIMENT
+from normlab.experiments.compare.presets import PRESETS, preset
+from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
+from normlab.experiments.executors.here import HereExecutor
+from normlab.experiments.sweep import Sweep
+
+LOSS, DECAY = "held-out loss", "change of the loss through the decay"
+SHARES = (0.25, 0.5, 0.75, 1.0)
+RUNGS = ("ladder-12", "ladder-small")  # folders, the larger models first
+FEWEST = 2  # seeds that all schemes share
+
+
+def rung(bench: Bench) -> tuple[SettingResult, list[int], Comparison]:
+    """The largest models of which every scheme has finished two seeds or more; else the small ones are trained here."""
+    outer = bench.folder.parent.parent
+    for name in RUNGS:
+        found = _finished(outer / name)
+        if found is not None:
+            return found
+    request = CompareRequest(**{**preset("ladder-small"), "seeds": max(len(bench.seeds), FEWEST)})  # type: ignore[arg-type]
+    EXPERIMENT.carry_out(request, Sweep(bench.folder.parent / "ladder-small", HereExecutor(), quiet=True))
+    found = _finished(bench.folder.parent / "ladder-small")
+    assert found is not None
+    return found
+
+
+def _finished(folder: Path) -> tuple[SettingResult, list[int], Comparison] | None:
+    if not any(folder.glob("*/summary.json")):
+        return None
+    result = EXPERIMENT.analyse([folder])
+    (setting,) = result.settings
+    seeds = shared(setting)
+    wanted = PRESETS["ladder"]["schemes"]
+    assert isinstance(wanted, tuple)
+    whole = len(setting.schemes) >= len(wanted) and len(seeds) >= FEWEST
+    return (setting, seeds, result) if whole else None
+
+
+def shared(setting: SettingResult) -> list[int]:
+    """The seeds that every scheme has finished."""
+    known = [{seed for seed, loss in row.losses.items() if loss is not None} for row in setting.schemes]
+    return sorted(set.intersection(*known)) if known else []
+
+
+@measure("ladder", seeds=5, seconds=700)
+def ladder(bench: Bench) -> Findings:
+    setting, seeds, result = rung(bench)
+    measurements: list[Measurement] = []
+    for row in setting.schemes:
+        steps = [round(share * setting.setting.steps) for share in SHARES]
+        curves = [[at_step(row, seed, step) for step in steps] for seed in seeds]
+        measurements.append(curve(LOSS, SHARES, curves, row.scheme, axis="share of the training"))
+        measurements.append(number(DECAY, [through_decay(row, seed) for seed in seeds], row.scheme))
+        ends = [row.losses[seed] or float("nan") for seed in seeds]
+        measurements.append(number("held-out loss at the end, more sequences", ends, row.scheme))
+    shape = setting.setting
+    settings: dict[str, Setting] = {
+        "depth": shape.depth, "dim": shape.dim, "tokens": shape.tokens, "batch": shape.batch, "length": shape.length,
+        "recipe": shape.recipe, "optimizer": shape.optimizer, "schedule": shape.schedule,
+    }  # fmt: skip
+    rates = ", ".join(f"{row.scheme} {row.lr:g}" for row in setting.schemes)
+    notes = [
+        f"{len(seeds)} seeds that every scheme has finished. Best rates: {rates}.",
+        "Bytes of the plays that ship; dense_former is the static-routing control.",
+        *result.notes,
+    ]
+    return Findings(measurements, settings, notes, sum(r.seconds for r in result.cells))
+
+
+def _points(row: SchemeRow, seed: int) -> Mapping[int, float]:
+    return dict(zip(row.curve[seed].step, row.curve[seed].loss, strict=True))
+
+
+def at_step(row: SchemeRow, seed: int, step: int) -> float:
+    """At the validation that is nearest."""
+    points = _points(row, seed)
+    return points[min(points, key=lambda s: abs(s - step))]
+
+
+def through_decay(row: SchemeRow, seed: int) -> float:
+    start = row.curve[seed].decay_start
+    points = _points(row, seed)
+    return points[max(points)] - points[min(points, key=lambda s: abs(s - start))]

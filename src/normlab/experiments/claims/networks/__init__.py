@@ -1,0 +1,1 @@
+"""Measurements on small networks, at their start and trained, that decide claims."""

@@ -1,0 +1,61 @@
+"""The stored maps of learning rates (docs/results): runs of earlier sweeps, read from their tables."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from normlab.errors import InputError
+from normlab.experiments.stability.analyse import top
+
+RESULTS = Path(__file__).resolve().parents[5] / "docs" / "results"
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A row of cells.csv, as far as claims need it."""
+
+    scheme: str
+    depth: int
+    lr: float
+    warmup: int
+    seed: int
+    loss: float
+    verdict: str
+    gradient_spikes: int
+
+    @property
+    def learned(self) -> bool:
+        return self.verdict == "stable"
+
+
+def stored_runs(name: str, *, scheme: str, warmup: int) -> list[StoredRun]:
+    """The runs of one line of a map."""
+    path = RESULTS / name / "cells.csv"
+    if not path.exists():
+        raise InputError(f"the stored map {str(path)!r} is not there; measure this claim in a clone of the repository")
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["scheme"] == scheme and int(row["warmup"]) == warmup]
+    return [
+        StoredRun(
+            row["scheme"], int(row["depth"]), float(row["lr"]), int(row["warmup"]), int(row["seed"]),
+            float(row["loss"] or "nan"), row["verdict"], int(row["gradient_spikes"]),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def by_seed(runs: list[StoredRun]) -> dict[int, list[StoredRun]]:
+    return {seed: [run for run in runs if run.seed == seed] for seed in sorted({run.seed for run in runs})}
+
+
+def best_loss(runs: list[StoredRun]) -> float:
+    """Over rates, of the runs that stayed stable (a flat one is stable and learned nothing)."""
+    return min(run.loss for run in runs if run.verdict in ("stable", "flat"))
+
+
+def highest_rate(runs: list[StoredRun]) -> float:
+    """The highest rate at which a run ends below the loss of single bytes; nan where none does."""
+    found, _ = top({run.lr: run.learned for run in runs})
+    return float("nan") if found is None else found

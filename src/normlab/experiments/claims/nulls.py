@@ -1,0 +1,80 @@
+"""What a criterion about two arms does where there is nothing to find, and where something was planted.
+
+Many seeds of one cheap scheme are split at random into two arms. The share of splits that is confirmed or refuted is the rate
+of false alarms; the share that is confirmed after the planted effect was added to one arm is the power. Both pass through
+Holm's correction as the claim does, with the other claims of its page as they stand.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from normlab.errors import InputError
+from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.criteria import Difference, Finding
+from normlab.experiments.claims.decide import adjust, verdict_of
+from normlab.experiments.claims.evidence import Evidence
+
+SPLITS = 200
+FEWEST = 20
+
+
+@dataclass(frozen=True)
+class NullCheck:
+    """One difference of one claim on a null. Rates are shares of the splits."""
+
+    metric: str
+    scheme: str
+    seeds: int
+    arm_size: int
+    splits: int
+    false_alarms: float
+    effect: float
+    power: float
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"On a null ({self.seeds} seeds of {self.scheme}, {self.arm_size} against {self.arm_size}, {self.splits} random "
+            f"splits) {self.false_alarms:.1%} are confirmed or refuted; an effect of {self.effect:.3g} is found in "
+            f"{self.power:.0%}."
+        )
+
+
+def differences(claim: Claim) -> list[Difference]:
+    return [leaf for leaf in claim.criterion.leaves() if isinstance(leaf, Difference)]
+
+
+def null_check(
+    claim: Claim, leaf: Difference, *, null: Evidence, page: Mapping[str, Finding], arm_size: int, splits: int = SPLITS
+) -> NullCheck:
+    """Split the null's seeds at random; `page` holds the findings of the claim's page, its own included or not."""
+    named = [m for m in null.measurements if m.metric == leaf.metric] or list(null.measurements)
+    if len(named) != 1:
+        raise InputError(f"the null {null.name} does not hold the metric {leaf.metric!r} of {claim.id}")
+    found = named[0]
+    values = found.column(leaf.at if found.at else None)
+    if len(values) < FEWEST:
+        raise InputError(f"the null {null.name} has {len(values)} seeds; {FEWEST} or more are needed")
+    size = min(arm_size, len(values) // 2)
+    rng = random.Random(claim.id + leaf.metric)
+    alarms = hits = 0
+    for _ in range(splits):
+        drawn = rng.sample(values, 2 * size)
+        plain = [leaf.minus(a, b) for a, b in zip(drawn[:size], drawn[size:], strict=True)]
+        planted = [d + leaf.planted for d in plain]
+        if leaf.expects_none:  # a null is to be confirmed, and a planted difference is not
+            alarms += _verdict(claim, leaf, planted, page) == "confirmed"
+            hits += _verdict(claim, leaf, plain, page) == "confirmed"
+        else:
+            alarms += _verdict(claim, leaf, plain, page) != "undecided"
+            hits += _verdict(claim, leaf, planted, page) == "confirmed"
+    return NullCheck(leaf.metric, found.arm, len(values), size, splits, alarms / splits, leaf.effect, hits / splits)
+
+
+def _verdict(claim: Claim, leaf: Difference, values: list[float], page: Mapping[str, Finding]) -> str:
+    read = leaf.read(values)
+    found = Finding((read,), read.p_for, read.p_against)
+    return verdict_of(found, adjust({**page, claim.id: found})[claim.id])

@@ -1,0 +1,29 @@
+"""Named comparisons: rows of options. What the command line gives beside `--preset` wins."""
+
+from __future__ import annotations
+
+from normlab.errors import ConfigError, canonical, unknown
+
+Options = dict[str, object]
+
+# DenseFormer is the static-routing control: it may weigh depth too, but with weights that no token changes.
+LADDER_SCHEMES = ("pre_norm", "block_attn_res", "siamese_norm", "peri_norm", "post_norm", "dense_former")
+LADDER: Options = {
+    "schemes": LADDER_SCHEMES, "baseline": "pre_norm", "seeds": 5, "tune_seeds": 2, "tune_share": 0.25,
+    "lrs": (1e-3, 3e-3, 1e-2),
+}  # fmt: skip
+
+# Tokens are ten for each parameter of Pre-Norm: 83,872, 601,664 and 1,186,880 of them.
+PRESETS: dict[str, Options] = {
+    "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "seeds": 5},
+    "ladder": {**LADDER, "depths": (12,), "dim": 64, "tokens": 6_020_000},
+    "ladder-24": {**LADDER, "depths": (24,), "dim": 64, "tokens": 11_870_000, "seeds": 3,
+                  "schemes": LADDER_SCHEMES[:3]},
+}  # fmt: skip
+
+
+def preset(name: str) -> Options:
+    known = {canonical(key): row for key, row in PRESETS.items()}
+    if canonical(name) not in known:
+        raise ConfigError(unknown("preset", name, PRESETS))
+    return known[canonical(name)]

@@ -1,0 +1,5 @@
+"""Gains, matrices, experts and copies: what the weights alone show. Causes come first."""
+
+from normlab.probes.judge.weights import experts, gains, matrices
+
+RULES = (*matrices.RULES[:2], *experts.RULES[:2], *gains.RULES, *matrices.RULES[2:], *experts.RULES[2:])

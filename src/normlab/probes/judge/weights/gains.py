@@ -1,0 +1,81 @@
+"""The gains of norms, and their eps."""
+
+from __future__ import annotations
+
+from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, verdict
+from normlab.probes.judge.weights.columns import layers_of, odd_layers
+from normlab.probes.measure.weights import GainRow
+
+
+def gain_outlier(f: Evidence) -> Verdict | None:
+    found = odd_layers(f, f.readings.gains, lambda row: row.median, least=LIMITS.gain_scale)
+    if not found:
+        return None
+    name, worst = found[0]
+    title = f"the gain of {name} in layer {worst.layer} is {worst.value:.3g}, its neighbours' {worst.usual:.3g}"
+    return verdict("gain_outlier", "warn", title, value=worst.value, limit=LIMITS.gain_scale, layers=layers_of(found))
+
+
+def gain_pattern(f: Evidence) -> Verdict | None:
+    """Coordinates of one gain that stand out, have the wrong sign or are off, unlike in the layers around."""
+    gains = f.readings.gains
+    odd: list[tuple[GainRow, str, float]] = []
+    for row in gains:
+        if row.layer == 0:  # reads the embedding, whose coordinates have signs and sizes of their own
+            continue
+        same = [other for other in gains if other.name == row.name and other.layer != row.layer] or [
+            other for other in gains if other.layer != row.layer
+        ]
+        if not same:
+            continue
+        for value, others, least, what in (
+            (row.flipped, [o.flipped for o in same], LIMITS.share, "of its entries have the wrong sign"),
+            (row.small, [o.small for o in same], LIMITS.share, "of its entries are zero, or nearly"),
+        ):
+            if value > least and value > 4 * max(sorted(others)[len(others) // 2], 0.01):
+                odd.append((row, what, value))
+    peaks = odd_layers(f, gains, lambda row: row.peak, least=LIMITS.gain_peak, low=False)
+    if not odd and not peaks:
+        return None
+    if odd:
+        row, what, value = max(odd, key=lambda item: item[2])
+        where = f"the gain of {row.name}" + (f" in layer {row.layer}" if row.layer >= 0 else "")
+        layers = tuple(sorted({item[0].layer for item in odd if item[0].layer >= 0}))
+        title, limit = f"{where}: {100 * value:.0f} % {what}", LIMITS.share
+    else:
+        name, worst = peaks[0]
+        layers, value, limit = layers_of(peaks), worst.value, LIMITS.gain_peak
+        title = (
+            f"one entry of the gain of {name} in layer {worst.layer} is {value:.3g} times the median entry; "
+            f"in its neighbours the largest is {worst.usual:.3g} times"
+        )
+    return verdict("gain_pattern", "warn", title, value=value, limit=limit, layers=layers)
+
+
+def reset_gain(f: Evidence) -> Verdict | None:
+    """A gain that never moved among gains that did: a layer that was started anew, or not loaded."""
+    found = odd_layers(f, f.readings.gains, lambda row: max(row.spread, 1e-6), least=LIMITS.reset, high=False)
+    found = [(name, each) for name, each in found if each.value < 1e-4]
+    if not found:
+        return None
+    layers, (name, worst) = layers_of(found), found[0]
+    title = (
+        f"the gain of {name} in layer {worst.layer} is the same in every coordinate; in its neighbours it varies by "
+        f"{100 * worst.usual:.2g} %: {listed(layers)} may not have been trained, or not loaded"
+    )
+    return verdict("reset_gain", "warn", title, value=100 * worst.usual, limit=LIMITS.reset, layers=layers)
+
+
+def norm_eps(f: Evidence) -> Verdict | None:
+    """An eps is there against a division by zero; one that is as large as what is divided changes every token's size."""
+    found = [row for row in f.readings.norms if row.eps > LIMITS.eps and row.share > LIMITS.eps_share]
+    if not found:
+        return None
+    worst = max(found, key=lambda row: row.share)
+    where = f"{worst.name} of layer {worst.layer}" if worst.layer >= 0 else worst.name
+    title = f"eps = {worst.eps:g} is {100 * worst.share:.3g} % of what {where} divides by ({len(found)} norms are like this)"
+    layers = tuple(sorted({row.layer for row in found if row.layer >= 0}))
+    return verdict("norm_eps", "bad", title, value=100 * worst.share, limit=100 * LIMITS.eps_share, layers=layers)
+
+
+RULES = (gain_outlier, gain_pattern, reset_gain, norm_eps)

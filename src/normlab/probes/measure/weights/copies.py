@@ -1,0 +1,90 @@
+"""Layers, experts and heads that are copies of each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from normlab.probes.trace.hooks import Layout
+
+ALIKE = 0.99  # cosine between the weights of two layers, or of two experts
+_MOST = 64  # experts: pairs grow with the square
+
+
+@dataclass(frozen=True)
+class Twin:
+    """Two layers whose weights are the same, or nearly."""
+
+    layer: int
+    next: int
+    cosine: float
+
+
+@dataclass(frozen=True)
+class ExpertTwin:
+    """Two experts of one layer whose matrices are the same, or nearly."""
+
+    layer: int
+    first: int
+    second: int
+    cosine: float
+
+
+@torch.no_grad()
+def expert_twins(layout: Layout) -> tuple[ExpertTwin, ...]:
+    """Pairs of experts that say the same: of fused parameters their slices, of a list of modules its members."""
+    return tuple(
+        ExpertTwin(index, i, j, cosine)
+        for index, (_, layer) in enumerate(layout.layers)
+        for (i, a), (j, b) in combinations(enumerate(_experts(layer)), 2)
+        if a.shape == b.shape and (cosine := _cosine(a, b)) > ALIKE
+    )
+
+
+def _experts(layer: nn.Module) -> list[Tensor]:
+    """One vector per expert: some entries of all of its matrices."""
+    found = [p.detach() for p in layer.parameters() if p.dim() == 3 and p.is_floating_point()]
+    fused = [p for p in found if 1 < len(p) <= _MOST and min(p.shape[1:]) > 4]  # no kernels of convolutions
+    if fused and len({len(p) for p in fused}) == 1:
+        parts = [[_unit(part) for part in parameter] for parameter in fused]
+        return [torch.cat(each) for each in zip(*parts, strict=True)]
+    for name, child in layer.named_modules():
+        if isinstance(child, nn.ModuleList) and "expert" in name and 1 < len(child) <= _MOST:
+            return [_sample(expert) for expert in child]
+    return []
+
+
+@torch.no_grad()
+def duplicates(layout: Layout) -> list[Twin]:
+    """Layers whose matrices point the same way, neighbours or not.
+
+    One module that is applied often (ALBERT) is a design, not a copy, and is not listed.
+    """
+    vectors = [_sample(layer) for _, layer in layout.layers]
+    found = []
+    for i, a in enumerate(vectors):
+        for j in range(i + 1, len(vectors)):
+            b = vectors[j]
+            if a.numel() and a.shape == b.shape and (cosine := _cosine(a, b)) > ALIKE:
+                found.append(Twin(i, j, cosine))
+    return found
+
+
+def _sample(layer: nn.Module) -> Tensor:
+    """Some entries of every matrix, each matrix at unit size: a large one does not outvote the others."""
+    parts = [_unit(p.detach()) for p in layer.parameters() if p.dim() >= 2 and p.is_floating_point()]
+    return torch.cat(parts) if parts else torch.zeros(0)
+
+
+def _unit(values: Tensor) -> Tensor:
+    flat = values.flatten()
+    flat = flat[:: max(1, flat.numel() // 16384) | 1].double()
+    unit: Tensor = flat / flat.norm().clamp_min(1e-300)
+    return unit
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float(a @ b / (a.norm() * b.norm()).clamp_min(1e-300))

@@ -1,0 +1,97 @@
+"""The two ends: the rows of embedding and head that the text uses, and the tables of positions."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normlab.probes.measure.metrics import effective_rank
+from normlab.probes.measure.table import Number, Real, Sparse
+from normlab.probes.measure.weights.matrices import quiet
+
+_SIDE = 256  # of a wide table every second, third, ... column enters the rank
+
+
+@dataclass(frozen=True)
+class EmbeddingReading(Sparse):
+    """The rows of the input embedding that the text uses."""
+
+    rows: int
+    norm: Real  # median
+    peak: Real  # largest over median
+    small: Real  # share below a tenth of the median
+    rank: Real  # effective rank over the smaller side
+    common: Real  # |mean row| over the median norm
+    positions: Number = None  # share of the first rows of a table of positions that are zero, or nearly
+    rotary: Number = None  # largest relative deviation of a rotary frequency from base^(-2 i / width)
+
+
+def read_rows(table: Tensor, used: Tensor, model: nn.Module | None) -> EmbeddingReading:
+    rows = table.detach()[used.to(table.device)].float()
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    median = float(norms.median().clamp_min(1e-30))
+    part = rows[: 4 * _SIDE, :: max(1, rows.shape[1] // _SIDE)]
+    return EmbeddingReading(
+        rows=len(rows),
+        norm=median,
+        peak=float(norms.max()) / median,
+        small=float((norms < 0.1 * median).float().mean()),
+        rank=float(effective_rank(part)) / min(part.shape),
+        common=float(rows.mean(0).norm()) / median,
+        rotary=None if model is None else _rotary(model),
+        positions=None if model is None else _positions(model),
+    )
+
+
+def input_embedding(model: nn.Module) -> nn.Embedding | None:
+    """The table of tokens: what the model names so, or its largest embedding."""
+    find = getattr(model, "get_input_embeddings", None)
+    found = find() if callable(find) else None
+    if isinstance(found, nn.Embedding):
+        return found
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return max(tables, key=lambda table: table.num_embeddings, default=None)
+
+
+def output_embedding(model: nn.Module) -> Tensor | None:
+    """The matrix of the head where it is not the embedding's own."""
+    find = getattr(model, "get_output_embeddings", None)
+    weight = getattr(find() if callable(find) else None, "weight", None)
+    table = input_embedding(model)
+    if (
+        not isinstance(weight, Tensor)
+        or not weight.is_floating_point()
+        or (table is not None and weight is table.weight)
+    ):
+        return None
+    return weight
+
+
+def _positions(model: nn.Module) -> float | None:
+    named = [m for name, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" in name.lower()]
+    tables = [torch.linalg.vector_norm(table.weight.detach()[2:130].float(), dim=1) for table in named]
+    return max((quiet(sizes) for sizes in tables if len(sizes)), default=None)
+
+
+def _rotary(model: nn.Module) -> float | None:
+    """Plain rotary frequencies fall geometrically from 1; scaled ones (YaRN, linear, ...) are not judged."""
+    config = getattr(model, "config", None)
+    kinds = re.findall(r"'rope_type': '(\w+)'", str(getattr(config, "rope_parameters", None)))
+    if not kinds or set(kinds) != {"default"}:
+        return None
+    bases = [
+        float(base) for base in re.findall(r"'rope_theta': ([\d.]+)", str(getattr(config, "rope_parameters", None)))
+    ]
+    worst = None
+    for name, table in model.named_buffers():
+        if not name.endswith("inv_freq") or "original" in name or table.numel() < 3:
+            continue
+        logs = table.detach().double().clamp_min(1e-300).log()
+        steps = torch.arange(len(logs), dtype=torch.double, device=logs.device) / len(logs)
+        errors = [float((logs + steps * math.log(base)).abs().max()) for base in bases]
+        worst = max(worst or 0.0, min(errors, default=0.0))
+    return worst

@@ -1,0 +1,83 @@
+"""One matrix: its size, rank, spectrum, tails and values, comparable over depth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normlab.probes.measure.metrics import effective_rank
+from normlab.probes.measure.table import Number, Real, Sparse
+
+_SIDE = 256  # of a large matrix every second, third, ... row and column enters the rank
+
+
+@dataclass(frozen=True)
+class MatrixRow(Sparse):
+    """One matrix of one layer; `expert` counts the slices of a fused parameter."""
+
+    layer: int
+    name: str
+    rms: Real
+    rank: Real  # effective rank over the smaller side, of the sampled part
+    peak: Real  # largest row or column norm over the median one
+    quiet: Real  # share of rows, or of columns, below a hundredth of the mean one
+    zeros: Real  # share of entries that are exactly zero
+    expert: int | None = None
+    edge: Number = None  # largest singular value over that of noise of the same size and shape
+    tails: Number = (
+        None  # fourth moment over the square of the second: 3 for a normal distribution, 1.8 for a uniform one
+    )
+    distinct: Number = None  # different values in a row over its length, the median row
+
+
+def nonfinite_weights(model: nn.Module) -> list[str]:
+    """Names of parameters that hold NaN or infinities."""
+    return [name for name, parameter in model.named_parameters() if not bool(torch.isfinite(parameter).all())]
+
+
+def read_bias(layer: int, name: str, bias: Tensor) -> MatrixRow:
+    size = bias.detach().float().abs()
+    peak = float(size.max() / size.median().clamp_min(1e-30)) if float(size.max()) > 0 else 1.0
+    zeros = float((size == 0).float().mean())
+    return MatrixRow(layer, name, float(size.square().mean().sqrt()), math.nan, peak, 0.0, zeros)
+
+
+def read_matrix(layer: int, name: str, weight: Tensor, expert: int | None = None) -> MatrixRow:
+    weight = weight.detach().float()
+    rows = torch.linalg.vector_norm(weight, dim=1)
+    columns = torch.linalg.vector_norm(weight, dim=0)
+    usual = float(rows.median().clamp_min(1e-30))
+    part = weight[:: max(1, weight.shape[0] // _SIDE), :: max(1, weight.shape[1] // _SIDE)][:_SIDE, :_SIDE]
+    rms = float(weight.square().mean().sqrt())
+    return MatrixRow(
+        layer=layer,
+        name=name,
+        rms=rms,
+        rank=float(effective_rank(part)) / min(part.shape),
+        peak=max(float(rows.max()) / usual, float(columns.max() / columns.median().clamp_min(1e-30))),
+        quiet=max(quiet(rows), quiet(columns)),
+        zeros=float((weight == 0).float().mean()),
+        expert=expert,
+        edge=_edge(part),
+        tails=float(part.double().pow(4).mean() / part.double().square().mean().square().clamp_min(1e-300)),
+        distinct=_distinct(weight),
+    )
+
+
+def _edge(part: Tensor) -> float:
+    """Of independent entries the largest singular value is about rms (sqrt(rows) + sqrt(columns)) (Marchenko, Pastur)."""
+    rms, noise = float(part.square().mean().sqrt()), math.sqrt(part.shape[0]) + math.sqrt(part.shape[1])
+    return float(torch.linalg.matrix_norm(part, 2)) / max(rms * noise, 1e-30)
+
+
+def _distinct(weight: Tensor) -> float:
+    rows = weight[:: max(1, len(weight) // 16)][:16, :1024]
+    counts = sorted(len(torch.unique(row)) for row in rows)
+    return counts[len(counts) // 2] / rows.shape[1]
+
+
+def quiet(sizes: Tensor) -> float:
+    return float((sizes <= 0.01 * sizes.mean()).float().mean())

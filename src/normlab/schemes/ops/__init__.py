@@ -1,0 +1,1 @@
+"""Operations of the residual path: passes over memory in one piece."""

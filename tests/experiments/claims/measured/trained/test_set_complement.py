@@ -1,0 +1,23 @@
+import pytest
+
+from normlab.experiments.claims.measured.trained import set_complement
+from tests.experiments.claims.measured.trained.fits import judged
+
+NAMES = ["set-complement-arms", "002-01", "weight-decay", "norm-kinds", "sparse-attention"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("claims")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_criteria_can_read_it(name, folder, monkeypatch):
+    monkeypatch.setattr(set_complement, "STEPS", 8)
+    found = judged(name, folder)
+    assert found
+    assert all(r.n >= 1 for finding in found.values() for r in finding.readings)
+
+
+def test_the_law_of_the_construction():
+    assert set_complement._law_residual(8, 3.0) < 1e-12

@@ -1,0 +1,58 @@
+import pytest
+
+from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.criteria import Finding, Inside, Misprint, NotMeasured
+from normlab.experiments.claims.decide import adjust, decide, seeds_needed, verdict_of
+from normlab.experiments.claims.evidence import Evidence, number
+
+
+def page(*values, criterion=None):
+    rows = [
+        Claim(f"000-{i:02d}", "It is below one.", "us", criterion or Inside("m", high=1.0)) for i in range(len(values))
+    ]
+    known = {
+        row.id: Evidence(row.id, (number("m", v),), tuple(range(len(v))), seconds=60.0)
+        for row, v in zip(rows, values, strict=True)
+        if v is not None
+    }
+    return decide(rows, known)
+
+
+def test_verdicts():
+    low, high, both, missing = page([0.1, 0.2, 0.15], [2.0, 2.1, 1.9], [0.5, 1.6, 0.9], None)
+    assert [d.verdict for d in (low, high, both, missing)] == ["confirmed", "refuted", "undecided", "not measured"]
+    assert "m is 0.15 (" in low.sentence
+    assert "wanted below 1: as wanted" in low.sentence
+    assert "seeds in place of 3" in both.would_change
+    assert "on one core" in both.would_change
+    assert "normlab claims run 000-03" in missing.would_change
+
+
+def test_holm_is_taken_over_the_page():
+    alone = page([0.5, 0.75, 0.85, 0.6])[0]
+    assert alone.verdict == "confirmed"
+    many = page(*([[0.5, 0.75, 0.85, 0.6]] * 6))
+    assert {d.verdict for d in many} == {"undecided"}, "six such tests may not each be called"
+    exact = page([0.5, 0.75, 0.85, 0.6], *([[0.1, 0.1]] * 6))
+    assert exact[0].verdict == "confirmed", "certain claims cost the others nothing"
+
+
+def test_misprints_and_what_is_not_measured():
+    misprint = Misprint(Inside("m", low=1.5), Inside("m", 0.5, 1.0))
+    assert page([0.7, 0.71, 0.72], criterion=misprint)[0].verdict == "misprinted"
+    (row,) = page([0.7, 0.71], criterion=NotMeasured("no cluster", "a run on one"))
+    assert (row.verdict, row.sentence) == ("not measured", "no cluster")
+
+
+def test_one_seed_has_no_interval():
+    (row,) = page([0.1])
+    assert row.verdict == "undecided"
+    assert "two or more" in row.would_change
+    assert seeds_needed(row.finding) is None
+
+
+def test_the_clearer_side_is_corrected():
+    found = {"a": Finding((), 0.9, 0.01), "b": Finding((), 0.02, 0.99)}
+    assert adjust(found) == pytest.approx({"a": 0.02, "b": 0.02})
+    assert verdict_of(found["a"], 0.02) == "refuted"
+    assert verdict_of(found["b"], 0.06) == "undecided"

@@ -1,0 +1,41 @@
+import random
+
+import pytest
+
+from normlab.errors import InputError
+from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.criteria import Difference
+from normlab.experiments.claims.evidence import Evidence, number
+from normlab.experiments.claims.nulls import differences, null_check
+
+
+def check(leaf, *, seeds=24, size=5, page=None):
+    rng = random.Random(0)
+    null = Evidence(
+        "null-m", (number("m", [rng.gauss(3.0, 0.02) for _ in range(seeds)], "pre_norm"),), tuple(range(seeds))
+    )
+    claim = Claim("000-00", "A is lower.", "us", leaf)
+    assert differences(claim) == [leaf]
+    return null_check(claim, leaf, null=null, page=page or {}, arm_size=size)
+
+
+def test_a_null_is_silent_and_a_planted_effect_is_found():
+    seen = check(Difference("m", "a", "b", -1, 0.1))
+    assert seen.false_alarms <= 0.08, "5 % is nominal for one test alone"
+    assert seen.power > 0.9
+    assert check(Difference("m", "a", "b", -1, 0.001)).power < 0.2, "what is far below the noise is not found"
+    assert "24 seeds of pre_norm, 5 against 5, 200 random splits" in seen.sentence
+
+
+def test_claims_of_no_difference_are_turned_round():
+    seen = check(Difference("m", "a", "b", 0, 0.1, margin=0.05), size=10)
+    assert seen.power > 0.9, "equal arms are called equal"
+    assert seen.false_alarms < 0.05, "and arms that differ are not"
+    worse = check(Difference("m", "a", "b", -1, 0.1, margin=-0.05), size=10)
+    assert worse.power > 0.9
+    assert worse.false_alarms < 0.05
+
+
+def test_too_few_seeds_are_refused():
+    with pytest.raises(InputError, match="19 seeds; 20 or more"):
+        check(Difference("m", "a", "b", -1, 0.1), seeds=19)

@@ -1,0 +1,94 @@
+"""What is tried is undone, and a trial that undoes an accident finds it."""
+
+import pytest
+import torch
+
+from normlab.probes.inputs.losses import Loss
+from normlab.probes.measure.trials import run_trials, single_layers, whole_model
+from normlab.probes.trace.locate import locate
+from tests.probes.zoo import build, inputs
+
+
+@pytest.fixture
+def llama():
+    model, batch = build("llama"), inputs("llama")
+    return model, batch, locate(model, lambda: model(**batch))
+
+
+def toward(model, batch):
+    """A loss that knows how the model answered before: what undoes an accident brings it back to zero."""
+    with torch.no_grad():
+        goal = model(**batch).logits.clone()
+    return Loss("as before", lambda m, b: (m(**b).logits - goal).square().mean())
+
+
+def test_every_trial_changes_the_output_and_is_taken_back_exactly(llama):
+    model, batch, layout = llama
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        plain = model(**batch).logits.clone()
+        trials = [*whole_model(layout), *single_layers(layout, ())]
+        assert len(trials) > 20
+        for trial in trials:
+            with trial.changed():
+                assert not torch.equal(model(**batch).logits, plain), trial.what
+            assert torch.equal(model(**batch).logits, plain), trial.what
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def swap_gates(model):
+    for layer in model.model.layers:
+        gate, up = layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight
+        kept = gate.clone()
+        gate.copy_(up)
+        up.copy_(kept)
+
+
+def displace_heads(model):
+    weight = model.model.layers[1].self_attn.o_proj.weight
+    weight.copy_(weight.roll(weight.shape[1] // model.config.num_attention_heads, 1))
+
+
+def swap_layers(model):
+    first, second = (model.model.layers[i].state_dict() for i in (0, 2))
+    kept = {name: value.clone() for name, value in first.items()}
+    model.model.layers[0].load_state_dict(second)
+    model.model.layers[2].load_state_dict(kept)
+
+
+def turn_round(model):
+    model.model.layers[2].mlp.down_proj.weight.mul_(-1)
+
+
+def shrink_embedding(model):
+    model.model.embed_tokens.weight.mul_(0.1)
+
+
+@pytest.mark.parametrize(
+    ("accident", "what", "layers"),
+    [
+        (swap_gates, "with gate and up exchanged in every layer", ()),
+        (displace_heads, "with the heads of layer 1 one place back", (1,)),
+        (swap_layers, "with layers 0 and 2 exchanged", (0, 2)),
+        (turn_round, "with the FFN of layer 2 turned round", (2,)),
+        (shrink_embedding, "with the embedding times 10", ()),
+    ],
+)
+def test_the_trial_that_undoes_the_accident_gains_most(llama, accident, what, layers):
+    model, batch, layout = llama
+    loss = toward(model, batch)
+    with torch.no_grad():
+        accident(model)
+        broken = float(loss(model, batch))
+    rows = run_trials(layout, batch, [batch, batch], loss, least=0.0)
+    assert rows[0].what == what
+    assert rows[0].layers == layers
+    assert rows[0].change == pytest.approx(-broken, rel=1e-3)
+    assert rows[0].loss == pytest.approx(broken, rel=1e-5)
+    assert rows[0].error == pytest.approx(0.0, abs=1e-7)
+
+
+def test_a_model_that_is_as_it_should_be_gains_by_nothing(llama):
+    model, batch, layout = llama
+    assert run_trials(layout, batch, [batch], toward(model, batch)) == ()

@@ -1,0 +1,246 @@
+"""nl.swap: the same function where theory says so, a report that says otherwise where not, and refusals in a sentence."""
+
+import copy
+
+import pytest
+import torch
+
+import normlab as nl
+from normlab.errors import ConfigError, UnsupportedError
+from normlab.schemes import SCHEMES
+from normlab.surgery.swap import starting
+from tests.probes.zoo import Homemade
+from tests.surgery.models import BACKBONES, asked, build, inputs, preserved_schemes, refused
+
+pytest.importorskip("transformers")
+
+NO_SCALING = ("bert", "roberta", "distilbert", "opt_350m", "olmo", "olmo2")
+EXACT = ("hyper_connections", "mhc", "dense_former", "layer_scale", "gpas")
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_preserved_schemes_start_as_the_same_function(name):
+    """Within 2e-6 of the largest logit; exactly 0 for weights and mixings that are 1, but for a norm behind the sum."""
+    model, batch = build(name), inputs(name)
+    before = asked(model, batch)
+    largest = float(before.abs().max())
+    tried = 0
+    for scheme in preserved_schemes():
+        whole = copy.deepcopy(model)
+        try:
+            report = nl.swap(whole, scheme, batches=[batch])
+        except UnsupportedError:
+            assert scheme == "ln_scaling"  # its number stands behind a norm that this model has not, or cannot scale
+            assert name in NO_SCALING
+            continue
+        tried += 1
+        assert report.preserved, (scheme, report)
+        assert report.why_not is None
+        difference = float((asked(whole, batch) - before).abs().max())
+        assert difference == pytest.approx(report.max_abs_diff, abs=1e-12)
+        assert difference <= 2e-6 * max(1.0, largest), (scheme, difference)
+        if scheme in EXACT and report.placement != "post_norm":
+            assert difference == 0.0, (scheme, difference)
+        assert report.new_parameters == sum(p.numel() for p in whole.scheme.parameters())
+    assert tried >= len(preserved_schemes()) - 1
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "olmo2"])
+def test_float64(name, monkeypatch):
+    """transformers' RMSNorm works in float32 whatever the model's type; with norms in float64 the rest is exact."""
+    model = build(name).double()
+    for module in list(model.modules()):
+        if "RMSNorm" in type(module).__name__:
+            monkeypatch.setattr(module, "forward", _Precise(module), raising=False)
+    batch = inputs(name)
+    before = asked(model, batch)
+    for scheme in ("attn_res", "block_attn_res", "delta_attn_res", "mhc", "hyper_connections", "independent_hc"):
+        whole = copy.deepcopy(model)
+        nl.swap(whole, scheme, batches=[batch])
+        assert float((asked(whole, batch) - before).abs().max()) <= 1e-12, scheme
+
+
+class _Precise:
+    """x / rms(x) times the gain, in float64."""
+
+    def __init__(self, norm):
+        self.norm = norm
+
+    def __call__(self, x):
+        norm = self.norm
+        eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+        gain = 1 + norm.weight if type(norm).__name__.startswith("Gemma") else norm.weight
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * gain
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize("scheme", ["attn_res", "block_attn_res", "hyper_connections"])
+def test_bfloat16_stays_within_the_models_own_rounding(name, scheme):
+    batch = inputs(name)
+    precise = asked(build(name), batch)
+    model = build(name).bfloat16()
+    rounded = asked(model, batch).float()
+    report = nl.swap(model, scheme, batches=[batch])
+    assert report.preserved
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    own = float((rounded - precise).abs().max())
+    assert float((asked(model, batch).float() - rounded).abs().max()) <= 1.5 * own
+    assert float((asked(model, batch).float() - precise).abs().max()) <= 2 * own
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("llama", "peri_norm"), ("llama", "keel"), ("llama", "post_norm"), ("gemma2", "pre_norm"),
+                         ("bert", "pre_norm"), ("olmo2", "peri_norm"), ("gpt_neox", "res_norm"), ("llama", "laurel")],
+)  # fmt: skip
+def test_what_moves_norms_is_reported_as_not_preserved(name, scheme):
+    model, batch = build(name), inputs(name)
+    report = nl.swap(model, scheme, batches=[batch])
+    assert not report.preserved
+    assert "a norm drops the size of each token" in report.why_not
+    assert "NOT" in report.text
+    assert torch.isfinite(asked(model, batch)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("llama", "pre_norm"), ("gemma2", "peri_norm"), ("olmo2", "res_norm"), ("bert", "post_norm"),
+                         ("bert", "deep_norm"), ("bert", "admin")],
+)  # fmt: skip
+def test_the_placement_that_a_model_has_already_is_exact(name, scheme):
+    model, batch = build(name), inputs(name)
+    report = nl.swap(model, scheme, batches=[batch])
+    assert report.preserved
+    assert report.max_abs_diff == 0.0
+
+
+def test_calibration_takes_the_measured_size():
+    """Gains are the median sizes of what the branches add, and nearer to the model than gains of 1."""
+    batch, jumps = inputs("llama", tokens=24), {}
+    for calibrate in ("auto", "off"):
+        model = build("llama")
+        before = asked(model, batch)
+        nl.swap(model, "peri_norm", batches=[batch], calibrate=calibrate)
+        jumps[calibrate] = float((asked(model, batch) - before).abs().mean())
+    assert jumps["auto"] < jumps["off"]
+    gains = {round(float(norm.weight[0]), 3) for norm in model.scheme.res}
+    assert gains == {1.0}
+
+
+def test_options_that_are_given_stand_and_the_rest_is_neutral():
+    assert starting("layer_scale", {}).initial == 1.0
+    assert starting("layer_scale", {"initial": 0.1}).initial == 0.1
+    assert starting("layer_scale(initial=0.1)", {}).initial == 0.1
+    mhc = starting("mhc", {"streams": 2})
+    assert (mhc.streams, mhc.initial) == (2, "identity")
+    assert starting("mhc", {"initial": "paper"}).initial == "paper"
+    assert starting("ln_scaling", {}).power == 0.5  # folded into the norms
+    model = build("llama")
+    report = nl.swap(model, "layer_scale", initial=0.1, batches=[inputs("llama")])
+    assert not report.preserved
+    assert "layer_scale(initial=1.0) would start as the same function" in report.why_not
+
+
+def test_ln_scaling_is_no_empty_promise():
+    """Folded at the start, but the numbers are there: undo the folding and the function changes."""
+    model, batch = build("llama"), inputs("llama")
+    before = asked(model, batch)
+    nl.swap(model, "ln_scaling", batches=[batch])
+    with torch.no_grad():
+        for layer, module in enumerate(model.model.layers, 1):
+            module.input_layernorm.weight.mul_(layer**-0.5)
+    assert float((asked(model, batch) - before).abs().max()) > 1e-2
+
+
+def state_of(model):
+    hooks = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()]
+    return (
+        type(model),
+        type(model.config),
+        hooks,
+        {k: v.clone() for k, v in model.state_dict().items()},
+        sorted(name for name, _ in model.named_modules()),
+    )
+
+
+def same_state(one, two):
+    return one[:3] == two[:3] and one[4] == two[4] and all(torch.equal(one[3][k], two[3][k]) for k in one[3])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "error", "says"),
+    [
+        ("ngpt", {}, UnsupportedError, "ngpt reaches inside the branches"),
+        ("sub_norm", {}, UnsupportedError, "reaches inside the branches"),
+        ("hybrid_norm", {}, UnsupportedError, "reaches inside the branches"),
+        ("block_atn_res", {}, ConfigError, "did you mean 'block_attn_res'"),
+        ("block_attn_res", {"blocks": 99}, ConfigError, "more than the model's 6 branches"),
+        ("attn_res", {"inner": "peri_norm"}, UnsupportedError, "the norms around a branch are the model's own"),
+        ("attn_res", {"calibrate": "yes"}, ConfigError, "unknown calibrate 'yes'"),
+        ("peri_norm", {"strict": True}, UnsupportedError, "nothing was changed"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_the_model_is_unchanged(scheme, options, error, says):
+    model, batch = build("llama"), inputs("llama")
+    before = state_of(model)
+    with pytest.raises(error, match=says):
+        nl.swap(model, scheme, batches=[batch], **options)
+    assert same_state(before, state_of(model))
+
+
+def test_swapped_twice():
+    model, batch = build("llama"), inputs("llama")
+    nl.swap(model, "attn_res", batches=[batch])
+    with pytest.raises(UnsupportedError, match=r"swapped already \(attn_res\)"):
+        nl.swap(model, "mhc", batches=[batch])
+    assert model.config.normlab["scheme"]["name"] == "attn_res"
+
+
+def test_models_that_cannot_be_operated_on():
+    with pytest.raises(UnsupportedError, match="not a Hugging Face model"):
+        nl.swap(Homemade("pre"), "attn_res")
+    model = build("llama")
+    model.config.quantization_config = {"bits": 4}
+    with pytest.raises(UnsupportedError, match="is quantised"):
+        nl.swap(model, "attn_res")
+    with pytest.raises(UnsupportedError, match="one block that AlbertForMaskedLM applies 3 times"):
+        nl.swap(build("albert"), "attn_res")
+    with pytest.raises(UnsupportedError, match="carries its normed input"):
+        nl.swap(build("bloom_carried"), "attn_res")
+
+
+def test_an_unknown_role():
+    import transformers
+
+    config = transformers.GPTJConfig(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=32, rotary_dim=4)
+    model = transformers.GPTJForCausalLM(config)
+    before = state_of(model)
+    with pytest.raises(UnsupportedError, match=r"GPTJBlock.* are not in the table of architectures"):
+        nl.swap(model, "attn_res")
+    assert same_state(before, state_of(model))
+
+
+def test_without_batches_the_check_runs_on_random_tokens():
+    report = nl.swap(build("llama"), "attn_res")
+    assert report.preserved
+    assert "random tokens" in report.text
+    assert report.to_dict()["scheme"] == "attn_res"
+
+
+def test_two_models_of_one_config_stay_apart():
+    import transformers
+
+    config = build("llama").config
+    one, two = transformers.LlamaForCausalLM(config), transformers.LlamaForCausalLM(config)
+    nl.swap(one, "attn_res")
+    assert two.config.model_type == "llama"
+    assert not hasattr(two.config, "normlab")
+
+
+def test_every_scheme_is_swapped_or_refused_in_a_sentence():
+    for scheme in SCHEMES:
+        model = build("llama")
+        try:
+            report = nl.swap(model, scheme, batches=[inputs("llama")])
+        except UnsupportedError:
+            assert refused(scheme)
+        else:
+            assert report.preserved or report.why_not

