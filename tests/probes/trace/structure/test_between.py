@@ -53,7 +53,7 @@ def examined(how):
     ("how", "name", "sentence"),
     [
         ("unet", "U-Net skips", "the input of layer 3 is layer 2's output + select(weights) x layer 2's output"),
-        ("reinjected", "reinjected embedding", "the input of layer 1 is 1.1 x layer 0's output + 0.2 x what entered the stack"),
+        ("reinjected", "reinjected embedding", "input of layer 1 is 1.1 x layer 0's output + 0.2 x what entered the stack"),
         ("attention", "mixing over depth", "the input of layer 2 is computed from layer 1's output, layer 0's output"),
         ("skip", "skips between layers", "the input of layer 5 is layer 4's output + layer 3's output"),
     ],
