@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 WORKERS ?= 2
 
-.PHONY: demo test test-cpus test-slow coverage clinic faults audit lint format bench long-runs clean help
+.PHONY: demo test test-cpus test-slow coverage clinic families faults audit lint format bench long-runs clean help
 help:
-	@echo "make demo | test | test-cpus | test-slow | coverage | clinic | faults | audit | lint | format | bench | long-runs | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+	@echo "make demo | test | test-cpus | test-slow | coverage | clinic | families | faults | audit | lint | format | bench | long-runs | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
@@ -45,6 +45,10 @@ coverage: $(DEV)
 # Faults planted in small trained models: what `diagnose` finds, misses, and accuses wrongly. CLINIC="--half open --json"
 clinic: $(DEV)
 	@$(BIN)/python -m tests.probes.clinic $(CLINIC)
+
+# Every text model family of the installed transformers, built small and diagnosed; again what was refused: FAMILIES=--refused
+families: $(DEV)
+	@$(BIN)/python tools/families.py $(FAMILIES)
 
 # Kills, signals, full disks, damaged files and fuzzed input; the table says what was tried, survived and lost.
 # It goes on where it was stopped (build/faults.jsonl).   make faults HOURS=2   make faults WRITE=1: the table into the docs

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(HERE))
 RESULTS = HERE / "docs" / "diagnose" / "families.json"
 PAGE = HERE / "docs" / "diagnose" / "families.md"
 SECONDS = 900
@@ -149,7 +151,9 @@ def attempt(name: str) -> Family:
         "diagnosed",
         head,
         placement="; ".join(f"{d.stack}: {d.placement}" if d.stack else d.placement for d in stacks),
-        identity_error=max((d.identity_error for d in stacks), key=lambda error: (error != error, error)),
+        identity_error=None
+        if any(math.isnan(d.identity_error) for d in stacks)
+        else max(d.identity_error for d in stacks),
         attention="; ".join(dict.fromkeys(_attention(d) for d in stacks)),
         layers=sum(len(d.layers) for d in stacks),
     )
@@ -173,6 +177,7 @@ def build(name: str) -> tuple[Any, dict[str, Any]]:
     """A small model with random weights and a batch for it."""
     import torch
     import transformers
+    from tools.families_small import small_config
     from transformers.models.auto import modeling_auto as auto
 
     head = _heads(auto)[name]
@@ -187,23 +192,35 @@ def build(name: str) -> tuple[Any, dict[str, Any]]:
     return model, batch
 
 
+def tried(families: Iterable[Family]) -> list[Family]:
+    return [f for f in families if f.outcome in ("diagnosed", "refused")]
+
+
+def exact(families: Iterable[Family]) -> list[Family]:
+    """Those whose residual identity holds."""
+    return [f for f in families if f.identity_error is not None and f.identity_error < 1e-4]
+
+
+def with_attention(families: Iterable[Family]) -> list[Family]:
+    """Transformers: softmax attention in some layer. What was refused counts as one."""
+    return [f for f in families if f.outcome == "refused" or f.attention.startswith("measured")]
+
+
 def table(families: Iterable[Family]) -> str:
     """The page."""
     rows = sorted(families, key=lambda f: f.name)
-    tried = [f for f in rows if f.outcome in ("diagnosed", "refused")]
-    exact = [f for f in tried if f.outcome == "diagnosed" and f.identity_error is not None and f.identity_error < 1e-4]
-    transformers_tried = [f for f in tried if not f.attention or "measured" in f.attention.split(",")[0]]
-    good = [f for f in transformers_tried if f in exact]
-    share = 100 * len(good) / max(1, len(transformers_tried))
+    run = tried(rows)
+    attended, good = with_attention(run), exact(run)
+    share = 100 * len(exact(attended)) / max(1, len(attended))
     lines = [
         "# Text model families, tried",
         "",
         "Made by `make families`: every family of the installed transformers with a causal, masked or "
         "sequence-to-sequence head, built small with random weights and diagnosed on random token ids.",
         "",
-        f"**{len(tried)} families were run: {len(exact)} diagnosed with an identity error below 1e-4, "
-        f"{len(tried) - len(exact)} not.** Of the {len(transformers_tried)} with softmax attention in some layer (or "
-        f"refused), {share:.1f} % are diagnosed. {sum(f.outcome == 'not built' for f in rows)} could not be built small, "
+        f"**{len(run)} families were run: {len(good)} were diagnosed with an identity error below 1e-4, "
+        f"{len(run) - len(good)} not.** Of the {len(attended)} that have softmax attention in some layer (or were "
+        f"refused), {share:.1f} % were. {sum(f.outcome == 'not built' for f in rows)} could not be built small, "
         f"{sum(f.outcome == 'other input' for f in rows)} read something else than text.",
         "",
         "The identity error is the largest difference, over layers and branches, between what a layer returns and the sum "
@@ -231,6 +248,4 @@ def table(families: Iterable[Family]) -> str:
 
 
 if __name__ == "__main__":
-    from families_small import small_config
-
     main(sys.argv[1:])

@@ -25,14 +25,15 @@ SIZES: tuple[tuple[str, object], ...] = (
     (r"_lora_rank$|^index_n_heads$", 8),
     (r"^index_topk$", 8),
     (r"expert.*(ffn|intermediate|hidden)_(size|dim)$|moe_(intermediate|ffn).*size$|shared_expert_intermediate_size$", 16),
-    (r"^(num_experts_per_tok|moe_top_?k|num_experts_per_token|top_k_experts|moe_topk|num_selected_experts|top_k_experts)$", 2),
+    (r"^(num_experts_per_(tok|topk|token)|moe_k|moe_top_?k|top_k_experts|moe_topk|num_selected_experts)$", 2),
     (r"^(num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_routed_experts)$", 4),
     (r"^(n_shared_experts|num_shared_experts|moe_num_shared_experts)$", 1),
     (r"^(n_group|topk_group|num_expert_group|moe_n_group|expert_group)$", 1),
     (r"^first_k_dense_replace$|^moe_layer_start_index$|^num_dense_layers$|^first_dense_layers$", 1),
     (r"^(intermediate_size|ffn_dim|d_ff|d_inner|n_inner|ffn_hidden_size|encoder_ffn_dim|decoder_ffn_dim|hidden_dim"
      r"|dense_intermediate_size|feed_forward_hidden_size|mlp_hidden_size|inner_dim|intermediate_size_mlp|lru_width)$", 48),
-    (r"^max_position_embeddings$|^n_positions$|^n_ctx$|^max_seq_len$|^max_sequence_length$|^max_(source|target)_positions$", 128),
+    (r"^max_position_embeddings$|^n_positions$|^n_ctx$|^max_seq_len$|^max_sequence_length$", 128),
+    (r"^max_(source|target)_positions$", 128),
     (r"^(sliding_window|window_size|attention_window|attention_chunk_size|attention_window_size|local_attn_chunk_length"
      r"|lsh_attn_chunk_length|block_size|local_radius)$", 8),
     (r"^mamba_(n_heads|num_heads)$|^mamba_num_heads$", 4),
@@ -50,8 +51,19 @@ SIZES: tuple[tuple[str, object], ...] = (
     (r"^(bottleneck_size|intra_bottleneck_size|true_hidden_size)$", 32),
 )  # fmt: skip
 
-# What the names do not say. A callable gets the defaults.
-SPECIAL: dict[str, dict[str, object]] = {}
+LATENT = {"num_key_value_heads": 4, "qk_rope_head_dim": 8, "head_dim": 8, "qk_nope_head_dim": 8, "qk_head_dim": 16}
+
+# What the names do not say.
+SPECIAL: dict[str, dict[str, object]] = {
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "codegen": {"rotary_dim": 4},
+    "convbert": {"conv_kernel_size": 3, "head_ratio": 1},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2},
+    "gptj": {"rotary_dim": 4},
+}
 
 
 def small_config(name: str) -> Any:
@@ -80,6 +92,8 @@ def shrunk(kind: Any, special: dict[str, object]) -> Any:
             given[key] = [size] * min(len(value), layers)
         elif isinstance(value, list) and len(value) > layers and key not in ("architectures",):
             given[key] = some_of(value, layers)
+    if "kv_lora_rank" in values or "qk_rope_head_dim" in values:  # latent attention: no groups, one rotation width
+        given |= {key: size for key, size in LATENT.items() if key in values and key not in special}
     subs = getattr(default, "sub_configs", {})
     for key in subs:
         sub = getattr(default, key, None)

@@ -110,8 +110,9 @@ class Monitor:
     def _trace(self, opened: ExitStack) -> None:
         for layout in self.layouts:
 
-            def on_layer(record: Record, prefix: str = _prefix(layout)) -> None:
-                self._on_layer(record, prefix)
+            def on_layer(record: Record, layout: Layout = layout) -> None:
+                if layout.model.training:  # not in a validation pass
+                    self._on_layer(record, _prefix(layout))
 
             opened.enter_context(layout.tracer(on_layer))
 
@@ -141,8 +142,8 @@ class Monitor:
 
     def _on_layer(self, record: Record, prefix: str) -> None:
         """Reductions on the device; nothing is read back here."""
-        if not record.module.training or torch._C._current_graph_task_id() != -1:
-            return  # a validation pass, or a layer that is recomputed in the backward pass (checkpointing)
+        if torch._C._current_graph_task_id() != -1:
+            return  # a layer that is recomputed in the backward pass (checkpointing)
         start = time.perf_counter()
         with torch.no_grad():
             norm = torch.linalg.vector_norm(record.after.detach().float(), dim=-1).mean()

@@ -155,7 +155,7 @@ class Tracer(AbstractContextManager["Tracer"]):
         self.layout, self.on_layer, self.weights, self.verify = layout, on_layer, weights, verify
         self.calls = 0
         self._attending = 0
-        self._last: Record | None = None
+        self._last: tuple[Tensor, Tensor] | None = None  # what the layer before was given and returned
         self._scratch: _Scratch | None = None
         self._handles: list[RemovableHandle] = []
         self._open = ExitStack()
@@ -262,8 +262,9 @@ class Tracer(AbstractContextManager["Tracer"]):
             if self.weights and record.weights is None:
                 record.unmeasured = _why_unmeasured(row, module)
             if self.verify and self._last is not None:
-                record.gap = mismatch(record.before, self._last.after, self._last.after - self._last.before)
-            self._last = record if self.verify else None
+                before, after = self._last
+                record.gap = mismatch(record.before, after, after - before)
+            self._last = (record.before, record.after) if self.verify else None
             record.mixed, record.projection = scratch.mixed, scratch.projection
             for name, (tensor, version) in scratch.versions.items():
                 if tensor._version != version:

@@ -59,7 +59,7 @@ def locate_known(model: nn.Module) -> list[Layout]:
         return [SchemeLayout(model)]
     towers: dict[str, list[Named]] = {}
     for name, module in model.named_modules():
-        if _is_known(module) or row_of(module) is not None or has_altup(module):
+        if _is_known(module):
             towers.setdefault(name.rpartition(".")[0], []).append((name, module))
     if len(towers) != 1:
         return []
@@ -132,7 +132,7 @@ def _infer(layout: Layout, unknown: list[Named], run: Callable[[], object]) -> s
 
 
 def _is_known(layer: nn.Module) -> bool:
-    return roles_for(layer) is not None
+    return roles_for(layer) is not None or row_of(layer) is not None or has_altup(layer)
 
 
 def _given(model: nn.Module, roles: LayerRoles) -> Stack:

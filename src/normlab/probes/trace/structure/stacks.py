@@ -62,11 +62,11 @@ def find_stacks(model: nn.Module, run: Callable[[], object], known: Callable[[nn
         if any(_inside(name, stack.name) for stack in kept):
             continue
         found = [(path, layer) for path, layer in members(name, container) if calls.get(id(layer))]
-        stack = _stack(name, _known_inside(found, calls, known) or found, calls, tokens)
+        stack = _stack(name, _known_inside(found, calls, known) or found, calls, tokens, known)
         if stack is not None:
             kept.append(stack)
     if not kept:
-        kept = _repeated(model, calls, tokens)
+        kept = _repeated(model, calls, tokens, known)
     return sorted(kept, key=lambda stack: calls[id(stack.layers[0][1])][0].order)
 
 
@@ -78,7 +78,11 @@ class _Called:
 
     @property
     def keeps(self) -> bool:
-        return len(self.given) >= 3 and self.given == self.returned
+        return len(self.given) == 3 and self.given == self.returned  # [batch, tokens, d]; images have one axis more
+
+    @property
+    def keeps_streams(self) -> bool:
+        return len(self.given) == 4 and self.given == self.returned
 
 
 def _calls(model: nn.Module, run: Callable[[], object]) -> tuple[dict[int, list[_Called]], tuple[int, ...]]:
@@ -114,12 +118,18 @@ def _calls(model: nn.Module, run: Callable[[], object]) -> tuple[dict[int, list[
     return calls, ids[0] if ids else ()
 
 
-def _stack(name: str, found: list[Named], calls: dict[int, list[_Called]], tokens: tuple[int, ...]) -> Stack | None:
+def _stack(
+    name: str,
+    found: list[Named],
+    calls: dict[int, list[_Called]],
+    tokens: tuple[int, ...],
+    known: Callable[[nn.Module], bool],
+) -> Stack | None:
     layers = {
         id(layer): (path, layer)
         for path, layer in found
         if any(True for _ in layer.children()) and any(True for _ in layer.parameters())
-        if all(call.keeps for call in calls[id(layer)])
+        if all(call.keeps or (call.keeps_streams and known(layer)) for call in calls[id(layer)])
     }
     made = [call for key in layers for call in calls[key]]
     if len(made) < 2 or len({call.given for call in made}) > 1:
@@ -144,7 +154,9 @@ def _known_inside(
     ]
 
 
-def _repeated(model: nn.Module, calls: dict[int, list[_Called]], tokens: tuple[int, ...]) -> list[Stack]:
+def _repeated(
+    model: nn.Module, calls: dict[int, list[_Called]], tokens: tuple[int, ...], known: Callable[[nn.Module], bool]
+) -> list[Stack]:
     """Without a list: the outermost modules that return what they are given, of one parent, or one that is called again."""
     parents: dict[str, list[Named]] = {}
     for name, module in model.named_modules():
@@ -152,7 +164,7 @@ def _repeated(model: nn.Module, calls: dict[int, list[_Called]], tokens: tuple[i
         outside = not any(_inside(name, taken) for group in parents.values() for taken, _ in group)
         if name and outside and here and all(call.keeps for call in here):
             parents.setdefault(name.rpartition(".")[0], []).append((name, module))
-    stacks = [_stack(name, group, calls, tokens) for name, group in parents.items()]
+    stacks = [_stack(name, group, calls, tokens, known) for name, group in parents.items()]
     return sorted((stack for stack in stacks if stack is not None), key=lambda stack: -stack.size)[:1]
 
 
