@@ -10,7 +10,9 @@ from normlab.schemes.names import parse_schemes
 from normlab.schemes.registry import lookup
 
 # "Authors 2024, Title, arXiv 2401.00001 (a remark); another"
-_FORM = re.compile(r"(?P<who>[^,;]*?) (?P<year>(?:19|20)\d\d)(?:, (?P<title>.*?))??(?:, arXiv (?P<arxiv>\d{4}\.\d{4,5}))")
+_FORM = re.compile(
+    r"(?P<who>[^,;]*?) (?P<year>(?:19|20)\d\d)(?:, (?P<title>.*?))??(?:, arXiv (?P<arxiv>\d{4}\.\d{4,5}))"
+)
 
 
 @dataclass(frozen=True)
