@@ -19,6 +19,7 @@ WANTED = {
     "modules mirrored by a test, %": ">= 75", "lines": "fewer",
 }  # fmt: skip
 ROOMY = {"schemes": 24}
+FIRST = 23_561  # lines of the source when the limits were set; what counts occurrences may grow with the source
 
 
 def modules(tree: Path) -> dict[str, ast.Module]:

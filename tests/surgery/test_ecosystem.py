@@ -43,6 +43,7 @@ def check_compiled(name, scheme, backend):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
 def test_compile_fullgraph(name):

@@ -62,8 +62,8 @@ def dominance(model: Transformer, tokens: Tensor, *, scale: float = 100.0) -> Do
             taken.append((weight > DOMINANT).double().mean())
             before.append((plain[i] > DOMINANT).double().mean())
     change = torch.stack(taken).mean() - torch.stack(before).mean()
-    means = [float(torch.stack(values).mean()) for values in (plains, scaled, moved)]
-    return Dominance(*means, float(change))
+    one, other, third = (float(torch.stack(values).mean()) for values in (plains, scaled, moved))
+    return Dominance(one, other, third, float(change))
 
 
 @dataclass(frozen=True)

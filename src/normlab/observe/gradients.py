@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normlab.model import Transformer
 from normlab.model.attention import Attention
@@ -39,7 +39,7 @@ def matrix_gradients(model: Transformer, losses: Iterable[Callable[[], Tensor]])
     """Each of `losses` is one batch's loss. Parameters keep the gradients that they have."""
     ffns = [branch for branch in model.branches if isinstance(branch, FeedForward)]
     attentions = [branch for branch in model.branches if isinstance(branch, Attention)]
-    groups: list[list[nn.Parameter]] = [[ffn.up.weight] for ffn in ffns]
+    groups: list[list[Tensor]] = [[ffn.up.weight] for ffn in ffns]
     groups += [[ffn.down.weight] for ffn in ffns]
     groups += [[attention.qkv.weight, attention.out.weight] for attention in attentions]
     parameters = [parameter for group in groups for parameter in group]

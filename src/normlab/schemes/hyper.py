@@ -169,8 +169,8 @@ class Streams(Scheme):
 
     @property
     def _own_coefficients(self) -> bool:
-        """Are the coefficients those that `in_one` computes, and not somebody's own?"""
-        if "coefficients" in self.__dict__:
+        """Are the coefficients those that `in_one` computes, and not somebody's own, and does nobody look at the read?"""
+        if self.__dict__.keys() & {"coefficients", "enter"} or type(self).enter is not Scheme.enter:
             return False
         first = next(c for c in type(self).__mro__ if "coefficients" in c.__dict__ or "in_one" in c.__dict__)
         return "coefficients" in first.__dict__ and "in_one" in first.__dict__

@@ -169,8 +169,9 @@ class ManifoldHyperConnectionsStream(Streams):
         self.alpha.fill_(self.config.alpha)
         for index, bias in enumerate(self.bias):
             start = self.config.start(index)
-            res = torch.full((n, n), start.off_diagonal).fill_diagonal_(start.on_diagonal)
-            bias.copy_(torch.cat([torch.tensor(start.pre), torch.tensor(start.post), res.flatten()]))
+            bias[:n] = torch.tensor(start.pre, dtype=bias.dtype)
+            bias[n : 2 * n] = torch.tensor(start.post, dtype=bias.dtype)
+            bias[2 * n :].fill_(start.off_diagonal).view(n, n).fill_diagonal_(start.on_diagonal)
 
     def in_one(self, x: Tensor, site: Site, norm: RMSNorm, kernels: Kernels) -> tuple[Tensor, ...]:
         config = self.config

@@ -109,7 +109,10 @@ def check(config: SchemeConfig, body: Anatomy) -> None:
 
 def build(config: SchemeConfig, body: Anatomy) -> Scheme:
     """The scheme as it comes; `splice` fits it to the model."""
-    return config.build(Frame(body.dim, body.sites, norm=body.norm, eps=body.eps))
+    scheme = config.build(Frame(body.dim, body.sites, norm=body.norm, eps=body.eps))
+    if next(body.layers[0].parameters()).dtype == torch.float64:
+        scheme.double().fill()  # its start in full precision: -ln(n - 1) in float32 is not the same number
+    return scheme
 
 
 def splice(body: Anatomy, scheme: Scheme, *, way: Way) -> None:

@@ -122,7 +122,7 @@ class Stack(nn.Module):
             stream = self.scheme.write(stream, out, carry, site)
         return self.scheme.close(stream)
 
-    def matrices(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    def matrices(self) -> tuple[list[Tensor], list[Tensor]]:
         ffns = [branch for branch in self.branches if isinstance(branch, ReluFeedForward)]
         return [ffn.up.weight for ffn in ffns], [ffn.down.weight for ffn in ffns]
 
@@ -182,7 +182,7 @@ def feed_forward_gradients(
     return FeedForwardGradients(*norms)
 
 
-def _norms(loss: Tensor, weights: Sequence[nn.Parameter]) -> tuple[float, ...]:
+def _norms(loss: Tensor, weights: Sequence[Tensor]) -> tuple[float, ...]:
     if not weights:
         return ()
     return tuple(float(g.norm()) for g in torch.autograd.grad(loss, weights, retain_graph=True))

@@ -77,7 +77,7 @@ class _Fold:
         last: tuple[int, Weight, list[Weight], Parts] | None = None
         for step in self.walk.steps(end):
             if isinstance(step, Write):
-                last = self._flush(last)
+                self._flush(last)
                 last = self._write(step)
             elif isinstance(step, Weighed):
                 if last is None:
@@ -87,7 +87,8 @@ class _Fold:
                     shifted = [(weight.times(step.weight), node) for weight, node in shifts]
                     last = count, skip.times(step.weight), [s.times(step.weight) for s in scales], shifted
             else:
-                last = self._norm(step, last)
+                self._norm(step, last)
+                last = None
             self.places.append(step.after)
         self._flush(last)
         if self.carry and self.found:
@@ -142,7 +143,7 @@ class _Fold:
         inside = set(cone)
         read = [place for place in self.places if place in inside]
         late = read[-1] if read else before
-        calls = [each for each in walk.calls if each.wrote in inside or strip(each.wrote) in inside] if inside else []
+        calls = [each for each in walk.calls if each.wrote and (each.wrote in inside or strip(each.wrote) in inside)]
         calls = [each for each in calls if each.end <= call.end]
         core = self._core(call, calls)
         within = [each for each in calls if core and (each is core or each.name.startswith(core.name + "."))]

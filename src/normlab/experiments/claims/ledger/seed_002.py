@@ -146,6 +146,7 @@ CLAIMS = (
         PAPER,
         Inside("imbalance over gap beyond the training length", low=0.5, arm="pre_norm"),
         evidence="set-complement-arms",
+        note="At length 12: at 15 a single token is legal, and nothing can be biased.",
     ),
     Claim(
         "002-13",

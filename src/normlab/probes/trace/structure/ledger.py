@@ -72,7 +72,7 @@ class Ledger(TorchDispatchMode):
     """Write down what happens while `active`. Tensors are kept, so that an id stands for one tensor only."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names = {id(p): name for name, p in [*model.named_parameters(), *model.named_buffers()]}
         self.active = False
         self.clear()

@@ -78,7 +78,7 @@ def speed_ratio(bench: Bench) -> Findings:
 
     def ratio(n: int, d: int) -> np.ndarray:
         post, peri = speeds(("post_norm", "peri_norm"), n, d, bench.seeds)
-        return peri / post
+        return np.asarray(peri / post)
 
     ns, ds = (16, 64, 256, 1024), (4, 8, 16, 32)
     by_n = np.stack([ratio(n, 2048) for n in ns], axis=-1)

@@ -41,7 +41,8 @@ def drift(seeds: Sequence[int]) -> dict[str, list[float]]:
     optimum = SPEED * STEPS * way
 
     def distance(weights: Tensor) -> Tensor:
-        return (weights - optimum).norm(dim=1)
+        found: Tensor = torch.linalg.vector_norm(weights - optimum, dim=1)
+        return found
 
     raw = distance(theta)
     return {kind: (distance(average.weights(kind)["theta"]) / raw).tolist() for kind in ("ema", "bema")}
@@ -57,22 +58,6 @@ def lag(bench: Bench) -> Findings:
 @measure("null-distance-to-the-moving-optimum-over-that-of-the-raw-weights", seeds=24, seconds=1)
 def null_lag(bench: Bench) -> Findings:
     return Findings([number(DISTANCE, drift([1000 + seed for seed in bench.seeds])["ema"], "ema")])
-
-
-@measure("bema-memory", seeds=1, seconds=1)
-def memory(bench: Bench) -> Findings:
-    """BEMA's weights from the raw ones and the copies that are not derived from others."""
-    theta = torch.zeros(8, dtype=torch.float64)
-    average = BEMA({"theta": theta}, every=1)
-    for step in range(1, 50):
-        theta.add_(torch.randn(8, generator=torch.Generator().manual_seed(step), dtype=torch.float64))
-        average.update(step)
-    kept = {name.partition("/")[0]: t for name, t in average.tensors().items()}
-    rebuilt = kept["ema"] + average.alpha(average.step) * (theta - kept["start"])
-    derived = float((rebuilt - kept["bema"]).abs().max()) < 1e-12
-    metric = "copies of the weights that BEMA keeps besides them"
-    notes = ["Ours stores a third, BEMA's weights themselves, which follow from the two and the raw weights."]
-    return Findings([number(metric, len(kept) - derived, exact=True)], {"stored": len(kept)}, notes)
 
 
 def gradient_variance(seed: int, *, legal: int, targets: str) -> float:
