@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from normlab.cli.demo import request, summary
-from normlab.experiments.compare.claims import claim
+from normlab.experiments.compare.claims import claim, settle
 from normlab.experiments.compare.result import Comparison, SettingResult
 from normlab.experiments.timing import RelativeCost
 from tests.experiments.compare.rows import row, setting
@@ -21,7 +21,7 @@ def test_settings():
 def test_ten_lines():
     rows = [row(name, [2.5], cost=RelativeCost(1.4, 1.4, 1.4, 1.0)) for name in request().schemes]
     rows[0] = replace(rows[0], mean=None)
-    claims = [claim("a", "b", [1.0], 1, rows), claim("a", "b", [1.0, 1.1, 0.9], 1, rows)]
+    (claims,) = settle([[claim("a", "b", [1.0], 1, rows), claim("a", "b", [1.0, 1.1, 0.9], 1, rows)]])
     found = SettingResult(setting(), "pre_norm", rows, {}, claims, ["one.", "two.", "three."])
     lines = summary(Comparison([], [found], []), Path("report.html"), Path("diagnosis.html"))
     assert len(lines) == 10

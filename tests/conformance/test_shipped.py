@@ -34,7 +34,8 @@ def test_the_scheme_is_recognised(name):
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_residual_path_alone(name):
-    assert_same(path(name, seed=1))
+    # The gradient of the head's alpha is a sum that nearly cancels: in float32 either of the two misses it by 1e-5.
+    assert_same(path(name, seed=1), gradients=2e-5)
 
 
 @pytest.mark.parametrize("name", STREAMS)

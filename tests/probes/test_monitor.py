@@ -184,10 +184,10 @@ def test_a_model_inside_of_another_is_read_where_it_is_called():
 def test_both_halves_of_an_encoder_decoder():
     torch.manual_seed(0)
     shape = {"vocab_size": 97, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_kv": 8, "d_ff": 48}
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**shape)).train()
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**shape, decoder_start_token_id=0)).train()
     monitor, ids = Monitor(model, every=1), torch.randint(5, 97, (2, 12))
     monitor.before_step()
-    model(input_ids=ids, labels=ids[:, :7]).loss.backward()
+    model(input_ids=ids, labels=ids[:, :7].contiguous()).loss.backward()
     monitor.gradients()
     values = monitor.step()
     for half in ("encoder", "decoder"):

@@ -32,7 +32,7 @@ def compare(context: typer.Context, given: Given) -> None:
     fields = {flag.field for flag in flags(CompareRequest)}
     typed = {key: value for key, value in explicit(context, given).items() if key in fields}
     values = {**named, **from_texts(CompareRequest, typed)}
-    if "budget" in typed:
+    if "budget" in typed and "tokens" not in typed:  # a preset's tokens give way; one's own are asked about
         values.pop("tokens", None)
     request = make(CompareRequest, values)
     deliver(run(request, place), place.out, json=place.quiet)

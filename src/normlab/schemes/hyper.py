@@ -165,7 +165,7 @@ class Streams(Scheme):
         if found is None:
             return None
         y, streams, post, *res = found
-        return y.view(*stream.shape[:-2], -1), Weights(res[0] if res else None, post, streams)
+        return y.view(*stream.shape[:-2], stream.shape[-1]), Weights(res[0] if res else None, post, streams)
 
     @property
     def _own_coefficients(self) -> bool:

@@ -19,7 +19,7 @@ def page(*values, criterion=None):
 
 
 def test_verdicts():
-    low, high, both, missing = page([0.1, 0.2, 0.15], [2.0, 2.1, 1.9], [0.5, 1.6, 0.9], None)
+    low, high, both, missing = page([0.1, 0.2, 0.15], [2.0, 2.1, 1.9], [0.5, 1.5, 0.7], None)
     assert [d.verdict for d in (low, high, both, missing)] == ["confirmed", "refuted", "undecided", "not measured"]
     assert "m is 0.15 (" in low.sentence
     assert "wanted below 1: as wanted" in low.sentence

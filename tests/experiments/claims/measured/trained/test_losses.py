@@ -12,11 +12,19 @@ def tiny(monkeypatch):
     monkeypatch.setattr(losses, "DEEP", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["res-norm", "inner-placements", "depths"])
 def test_the_criteria_can_read_it(name, tmp_path, tiny):
     assert judged(name, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["null-held-out-loss", "null-change-of-the-loss-through-the-decay"])
+AT_ONE = pytest.mark.xfail(
+    strict=True, reason="a claim about the end of training is not told the end of the null's curve"
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("null-held-out-loss", marks=AT_ONE), "null-change-of-the-loss-through-the-decay"]
+)
 def test_nulls(name, tmp_path, tiny):
     fits_its_claims(name, tmp_path)
