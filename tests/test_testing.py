@@ -78,7 +78,7 @@ def test_data_parallel():
     testing.check_data_parallel([config() for config in nl.SCHEMES.values()])
 
 
-@pytest.mark.parametrize("name", ["pre_norm", "block_attn_res"])
+@pytest.mark.parametrize("name", [pytest.param("pre_norm", marks=pytest.mark.slow), "block_attn_res"])
 def test_the_default_compiler_agrees_too(name):
     testing.check_compiled(nl.scheme(name), backend="inductor")
 

@@ -103,6 +103,27 @@ def path(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Differ
     return Difference(_gap(found, output), _relative(pairs), float(output.detach().std()))
 
 
+def rounding(name: str, seed: int = 0) -> tuple[float, float]:
+    """How far their gradients in float32, and ours, are from the same in float64: the residual path alone, relative.
+
+    A gradient that is a sum which nearly cancels (the head's alpha) differs between any two orders of summation, and so
+    between processors. What can be asked is that ours is as near to the truth as theirs.
+    """
+    theirs, x, tokens = shipped(name, seed)
+    exact = recognise(copy.deepcopy(theirs.decoder).double())
+    gradients = {}
+    for key, model, keep in (("exact", exact, True), ("theirs", theirs, False)):
+        given = x.to(torch.float64 if keep else x.dtype).requires_grad_()
+        _backward(run_path(model, given, tokens, keep=keep))
+        links = model.links(model.build())
+        gradients[key] = [given.grad, *(link.layout(link.theirs.grad).clone() for link in links)]
+    ours, given = theirs.build(), x.detach().clone().requires_grad_()
+    _backward(run_ours(ours, given, simple))
+    gradients["ours"] = [given.grad, *(_ours(link) for link in theirs.links(ours))]
+    found = [_relative(list(zip(gradients[key], gradients["exact"], strict=True))) for key in ("theirs", "ours")]
+    return found[0], found[1]
+
+
 def run_path(theirs: Shipped, x: Tensor, tokens: Tensor, *, keep: bool = False) -> Tensor:
     """`keep` takes out their casts to float32."""
     with simple_branches(theirs, x, simple, tokens), without_casts(x.dtype) if keep else nullcontext():

@@ -7,7 +7,17 @@ import normlab as nl
 from normlab.errors import ContractError, InputError, UnsupportedError
 from normlab.testing.shipped import recognise
 from tests.conformance.decoders import DECODERS, paper_start_, run_ours, shipped
-from tests.conformance.differences import DOCUMENT, bfloat16, drift, laurel_step, path, run_path, simple, whole
+from tests.conformance.differences import (
+    DOCUMENT,
+    bfloat16,
+    drift,
+    laurel_step,
+    path,
+    rounding,
+    run_path,
+    simple,
+    whole,
+)
 
 pytest.importorskip("transformers")
 STREAMS = [name for name in DECODERS if name != "gemma3n"]
@@ -34,8 +44,11 @@ def test_the_scheme_is_recognised(name):
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_residual_path_alone(name):
-    # The gradient of the head's alpha is a sum that nearly cancels: in float32 either of the two misses it by 1e-5.
-    assert_same(path(name, seed=1), gradients=2e-5)
+    # Gradients: 1e-5, or where the sum nearly cancels (the head's alpha) as near to float64 as their own float32 is.
+    theirs, ours = rounding(name, seed=1)
+    assert ours <= max(1e-5, 2 * theirs)
+    assert theirs < 1e-4, "their own rounding is so large that this says nothing"
+    assert_same(path(name, seed=1), gradients=1e-5 + theirs + ours)
 
 
 @pytest.mark.parametrize("name", STREAMS)

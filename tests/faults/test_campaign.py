@@ -79,7 +79,7 @@ def test_the_command_prints_the_table_and_goes_on_where_it_stopped(tmp_path):
 
 
 def test_fuzzed_input_is_refused_in_one_sentence(tmp_path):
-    script = "from pathlib import Path; from tools.faults.fuzz import TARGETS, fuzz; import sys\nfor t in TARGETS: print(t, [fuzz(t, 25, Path(sys.argv[1]))])"  # noqa: E501
+    script = "from pathlib import Path; from tools.faults.fuzz import TARGETS, fuzz; import sys\nfor t in TARGETS: print(t, [fuzz(t, 12, Path(sys.argv[1]))])"  # noqa: E501
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)],
         cwd=ROOT,

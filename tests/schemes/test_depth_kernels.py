@@ -234,33 +234,37 @@ DAMAGE = {
 }
 
 
-def start(cache):
-    script = (
-        "import torch; from normlab.schemes import depth_kernels as k; print(k.usable(torch.randn(4, 6)) is not None)"
-    )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """A cache folder with the library in it."""
-    cache = tmp_path_factory.mktemp("cache")
-    assert start(cache).stdout == "True\n"
-    return cache
+SCRIPT = """
+import os, sys, torch
+from normlab.schemes import depth_kernels as k
+for cache in sys.argv[1:]:
+    os.environ["XDG_CACHE_HOME"] = cache
+    k._kernels.cache_clear()
+    print(cache, k.usable(torch.randn(4, 6)) is not None, flush=True)
+"""
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_library_is_built_anew(fresh, built, tmp_path, name):
-    """In a process of its own: the library of before would kill it."""
-    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
-    (library,) = (tmp_path / "normlab" / "kernels").glob("*.so")
-    assert depth_kernels._intact(library)
-    DAMAGE[name](library)
-    done = start(tmp_path)
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert depth_kernels._intact(library)
+def test_a_damaged_library_is_built_anew(tmp_path):
+    """In a process of its own: the library of before would kill it, and the last line tells where."""
+
+    def start(*caches):
+        done = subprocess.run([sys.executable, "-c", SCRIPT, *caches], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        return done.stdout.splitlines()
+
+    whole = tmp_path / "whole"
+    assert start(str(whole)) == [f"{whole} True"]
+    libraries = {}
+    for name, damage in DAMAGE.items():
+        shutil.copytree(whole, tmp_path / name)
+        (libraries[name],) = (tmp_path / name / "normlab" / "kernels").glob("*.so")
+        assert depth_kernels._intact(libraries[name])
+        damage(libraries[name])
+        assert not depth_kernels._intact(libraries[name]), name
+    assert start(*(str(tmp_path / name) for name in DAMAGE)) == [f"{tmp_path / name} True" for name in DAMAGE]
+    for name, library in libraries.items():
+        assert depth_kernels._intact(library), name
 
 
 @needs_compiler

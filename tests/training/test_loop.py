@@ -49,7 +49,7 @@ import torch
 torch.set_num_threads(1)
 from test_loop import make
 from pathlib import Path
-trainer = make(Path(sys.argv[1]), steps=150, dropout=0.1, checkpoint_every=20, scheme={scheme!r}, accumulate=2)
+trainer = make(Path(sys.argv[1]), steps=90, dropout=0.1, checkpoint_every=20, scheme={scheme!r}, accumulate=2)
 plain, last = trainer._one, int(sys.argv[2])
 trainer._one = lambda: os.kill(os.getpid(), signal.SIGKILL) if trainer.step == last else plain()
 trainer.run()
@@ -71,7 +71,7 @@ def test_kill_9_and_rerun_gives_the_same_losses_bit_for_bit(tmp_path, scheme):
     assert len(losses(tmp_path / "killed")) == 47
     assert start("killed") == 0
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
-    ends = [tmp_path / name / "checkpoint/step-000000150/tensors.safetensors" for name in ("killed", "whole")]
+    ends = [tmp_path / name / "checkpoint/step-000000090/tensors.safetensors" for name in ("killed", "whole")]
     assert ends[0].read_bytes() == ends[1].read_bytes()
 
 
