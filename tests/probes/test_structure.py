@@ -50,7 +50,6 @@ def test_a_dead_cross_attention_is_not_hidden_in_an_average(t5):
     assert found.layers[1].branch("cross_attention").ratio == 0
 
 
-@pytest.mark.xfail(strict=True, reason="Jamba's experts, applied in a loop, are called a scan over tokens")
 def test_a_mixer_without_attention_is_named_and_the_reason_given():
     torch.manual_seed(0)
     config = transformers.JambaConfig(

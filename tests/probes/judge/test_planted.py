@@ -9,7 +9,7 @@ import pytest
 from normlab.probes.judge import rules
 from normlab.probes.judge.advice import TEXTS
 from normlab.probes.judge.outliers import outliers
-from normlab.probes.judge.verdicts import Evidence
+from normlab.probes.judge.verdicts import Evidence, listed
 from normlab.probes.measure.gradients import NoiseReading, PullRow
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.readings import Readings
@@ -290,3 +290,26 @@ def test_the_ends_need_more():
 def test_zero_is_an_outlier_and_nan_is_nothing():
     assert [each.layer for each in outliers([1, 1.1, 0.0, 0.9, 1, math.nan], least=3)] == [2]
     assert outliers([1, 1, math.nan], least=2) == []
+
+
+def test_tails_that_are_merely_lighter_than_heavy_ones_are_no_fault():
+    """Trained matrices of one model have a kurtosis between 3.1 and 44 (SmolLM2): none of them was clipped."""
+    heavy = tuple(replace(each, tails=8.0) for each in READINGS.matrices)
+    assert not rules.judge(read(matrices=first(heavy, tails=4.1)))
+    assert rules.judge(read(matrices=first(heavy, tails=2.9)))[0].id == "tails_outlier"
+
+
+def test_the_loss_may_pull_hard_where_massive_activations_are_made():
+    pulled = CASES["gradient_outlier"]()
+    massive = tuple(replace(each, massive=float(each.layer >= ODD), max_magnitude=4000.0) for each in ROWS)
+    assert [found.id for found in rules.judge(pulled)] == ["gradient_outlier"]
+    assert [found.id for found in rules.judge(replace(pulled, rows=massive))] == ["massive_activations"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [((3,), "layer 3"), ((3, 4), "layers 3 and 4"), ((0, 1, 5), "layers 0, 1 and 5"), ((3, 4, 5, 9), "layers 3 to 5 and 9"),
+     (tuple(range(0, 16, 2)), "layers 0, 2, 4, 6, 8, 10 and 2 more")],
+)  # fmt: skip
+def test_layers_are_listed_in_words(layers, said):
+    assert listed(layers) == said

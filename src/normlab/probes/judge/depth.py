@@ -114,7 +114,10 @@ def gradient_outlier(f: Evidence) -> Verdict | None:
         return None
     matrices = {(row.layer, row.name) for row in f.readings.matrices if not row.name.endswith("bias")}
     rows = [row for row in f.readings.pulls if (row.layer, row.name) in matrices]
+    # Where massive activations are made or taken back the loss pulls hard in healthy models: they have a note of their own.
+    ends = _massive_ends(f)
     found = odd_layers(f, rows, lambda row: row.size, least=LIMITS.pull_outlier, low=False)
+    found = [(name, each) for name, each in found if each.layer not in ends]
     if not found:
         return None
     name, worst = found[0]
@@ -123,7 +126,7 @@ def gradient_outlier(f: Evidence) -> Verdict | None:
         f"neighbours with {worst.usual:.3g}"
     )
     layers = layers_of(found)
-    # Where massive activations are made the loss pulls hard in healthy models too: a warning needs batches that agree.
+    # One text alone may pull at one layer: a warning needs batches that agree.
     sure = f.readings.noise is not None and f.readings.noise.high < _least_noise(said)
     return verdict(
         "gradient_outlier",
@@ -132,6 +135,14 @@ def gradient_outlier(f: Evidence) -> Verdict | None:
         value=worst.value,
         limit=LIMITS.pull_outlier,
         layers=layers,
+    )
+
+
+def _massive_ends(f: Evidence) -> set[int]:
+    """The layers in which massive activations appear, and those behind which they are gone."""
+    massive = [(row.massive or 0.0) > 0 for row in f.rows]
+    return {i for i in range(1, len(massive)) if massive[i] != massive[i - 1]} | (
+        {0} if massive[:1] == [True] else set()
     )
 
 

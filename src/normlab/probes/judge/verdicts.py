@@ -83,6 +83,7 @@ class Limits:
     distinct: float = 3.0  # times fewer different values than the layers around
     edge: float = 1.5  # largest singular value beside noise, relative to the layers around
     tails: float = 1.7  # kurtosis, relative to the layers around
+    no_tails: float = 3.1  # and at most this; Gaussian noise has 3
     response: float = 3.0
     pull_outlier: float = 2.5
     # -- tried --
@@ -213,6 +214,8 @@ def listed(layers: tuple[int, ...] | list[int]) -> str:
             runs[-1].append(layer)
         else:
             runs.append([layer])
-    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
-    text = ", ".join(parts[:6]) + (f" and {len(parts) - 6} more" if len(parts) > 6 else "")
+    parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    more = [f"{len(parts) - 6} more"] if len(parts) > 6 else []
+    *most, last = [*parts[:6], *more]
+    text = f"{', '.join(most)} and {last}" if most else last
     return f"layer{'s' if len(layers) != 1 else ''} {text}"

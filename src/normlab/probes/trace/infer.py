@@ -69,6 +69,7 @@ class _Fold:
     def __init__(self, walk: Walk, trace: Trace) -> None:
         self.walk, self.trace = walk, trace
         self.places: list[Node] = [walk.start]  # the stream, wherever a branch may read it
+        self.fresh: list[Node] = [walk.start]  # of these, since the last write
         self.found: list[BranchRoles] = []
         self.carry = ""
         self.skip = Weight()
@@ -90,6 +91,7 @@ class _Fold:
                 self._norm(step, last)
                 last = None
             self.places.append(step.after)
+            self.fresh = [step.after] if isinstance(step, Write) else [*self.fresh, step.after]
         self._flush(last)
         if self.carry and self.found:
             self.found[-1], self.carry = replace(self.found[-1], out=self.carry), ""
@@ -161,7 +163,7 @@ class _Fold:
             core.name if core is not None and core is not call else "",
             pre=pre,
             res=call.name if call.is_norm else "",
-            parallel=late is not before and bool(self.found),
+            parallel=late not in self.fresh and late is not before and bool(self.found),
             mixer=mixer,
         )
 

@@ -5,7 +5,6 @@ import torch
 import transformers
 from torch import nn
 
-from normlab.errors import UnsupportedError
 from normlab.probes.trace.hooks import verify
 from normlab.probes.trace.locate import locate, locate_all
 from normlab.probes.trace.roles import BranchRoles, LayerRoles, scale_value
@@ -37,7 +36,6 @@ def test_granite_multiplies_each_branch():
     assert "attention: branch 0.22" in layout.notes[1]
 
 
-@pytest.mark.xfail(strict=True, raises=UnsupportedError, reason="MiniMax is refused: a carried norm with factors")
 def test_minimax_carries_the_normed_value():
     config = transformers.MiniMaxConfig(
         **GROUPED, num_local_experts=2, block_size=4,

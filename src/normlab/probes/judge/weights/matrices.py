@@ -150,8 +150,12 @@ def spectrum_outlier(f: Evidence) -> Verdict | None:
 
 
 def tails_outlier(f: Evidence) -> Verdict | None:
-    """Entries of a narrower distribution: clipped or rounded. A few huge ones feed massive activations and are no fault."""
+    """Entries of a narrower distribution: clipped or rounded. A few huge ones feed massive activations and are no fault.
+
+    Trained matrices differ much in how heavy their tails are; one without tails is as it was drawn, or was cut.
+    """
     found = odd_layers(f, _whole(f), lambda row: row.tails, least=LIMITS.tails, high=False)
+    found = [(name, each) for name, each in found if each.value < LIMITS.no_tails]
     if not found:
         return None
     name, worst = found[0]

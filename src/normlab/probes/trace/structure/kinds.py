@@ -58,7 +58,8 @@ def mixer_name(core: Call | None, calls: Sequence[Call], nodes: Sequence[Node]) 
         for name, pattern in _MIXERS:
             if re.search(pattern, text) and (name != "convolution" or slides):
                 return f"{name} ({type(own[0].module).__name__})"
-    if any(node.op in _SCANS for node in nodes):
+    # Experts count their tokens with a sum along integers: that is no scan.
+    if any(node.op in _SCANS and (node.value.is_floating_point() or node.value.is_complex()) for node in nodes):
         return f"scan over tokens ({type(own[0].module).__name__})" if own else "scan over tokens"
     return ""
 
