@@ -159,7 +159,8 @@ def test_a_head_that_is_not_read_does_no_harm(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["__main__", "a\0b", "os", ""])
-def test_packages_that_are_none(name):
+def test_packages_that_are_none(name, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as in a script: there the search for it raises
     with pytest.raises(InputError, match=r"is not installed here|carries no"):
         package_weights(name)
 
