@@ -5,8 +5,8 @@ import pytest
 from normlab.errors import InputError
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Difference
-from normlab.experiments.claims.evidence import Evidence, number
-from normlab.experiments.claims.nulls import differences, null_check
+from normlab.experiments.claims.evidence import Evidence, curve, number
+from normlab.experiments.claims.nulls import column, differences, null_check
 
 
 def check(leaf, *, seeds=24, size=5, page=None):
@@ -34,6 +34,22 @@ def test_claims_of_no_difference_are_turned_round():
     worse = check(Difference("m", "a", "b", -1, 0.1, margin=-0.05), size=10)
     assert worse.power > 0.9
     assert worse.false_alarms < 0.05
+
+
+def test_a_claim_with_a_margin_is_tried_on_its_edge():
+    leaf = Difference("m", "a", "b", -1, 0.2, margin=0.1)
+    assert leaf.edge == -0.1
+    seen = check(leaf, size=8)
+    assert seen.false_alarms <= 0.09, "on the edge neither side may be called"
+    assert seen.power > 0.9
+    assert "moved by -0.1 to the edge" in seen.sentence
+    assert Difference("m", "a", "b", -1, 0.2, margin=-0.1).edge == 0.0, "a claim of no harm holds for equal arms"
+
+
+def test_a_claim_about_the_end_is_told_the_end_of_the_curve():
+    rows = curve("m", (0.5, 1.0), [[9.0, 1.0], [8.0, 2.0]], axis="share")
+    assert column(rows, Difference("m", "a", "b", -1, 0.1)) == [1.0, 2.0]
+    assert column(rows, Difference("m", "a", "b", -1, 0.1, at=0.5)) == [9.0, 8.0]
 
 
 def test_too_few_seeds_are_refused():

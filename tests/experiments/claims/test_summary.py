@@ -20,8 +20,8 @@ def test_nine_rows_and_a_number_where_there_is_evidence():
 
 def test_rows_that_compare_and_rows_that_fail():
     rate = "highest rate that learns"
-    rates = Evidence("rates", (number(rate, [0.1, 0.1], "pre_norm"), number(rate, [0.2, 0.2], "post_norm")), (0, 1))
-    row = next(r for r in summary({"rates": rates}) if r.claim == "001-12")
+    rates = Evidence("rates-map", (number(rate, [0.1, 0.1], "pre_norm"), number(rate, [0.2, 0.2], "post_norm")), (0, 1))
+    row = next(r for r in summary({"rates-map": rates}) if r.claim == "001-12")
     assert row.holds is False
-    half = Evidence("rates", (number(rate, [0.1, 0.1], "pre_norm"),), (0, 1))
-    assert next(r for r in summary({"rates": half}) if r.claim == "001-12").holds is None
+    half = Evidence("rates-map", (number(rate, [0.1, 0.1], "pre_norm"),), (0, 1))
+    assert next(r for r in summary({"rates-map": half}) if r.claim == "001-12").holds is None

@@ -116,9 +116,10 @@ def carry_out(found: Measure, *, seeds: int, criteria: Mapping[str, str], folder
     seconds = time.perf_counter() - start if result.seconds is None else result.seconds
     said = provenance(torch.device("cpu"), 0)
     first = min(criteria, default=found.name)
+    fewer = f" --budget {seeds * found.seconds:g}s" if seeds < found.seeds else ""
     return Evidence(
         name=found.name, measurements=tuple(result.measurements), seeds=bench.seeds, settings=dict(result.settings),
-        criteria=dict(criteria), command=f"normlab claims run {first} --record", commit=str(said["commit"] or ""),
+        criteria=dict(criteria), command=f"normlab claims run {first}{fewer} --record", commit=str(said["commit"] or ""),
         version=normlab.__version__, seconds=seconds, notes=tuple(result.notes),
         versions={"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__},
     )  # fmt: skip

@@ -10,6 +10,8 @@
     Scoped          the claim where it is made, and beside it where it does not hold
     NotMeasured     with the reason
 
+`conditions` has two more: what a run must have before it may decide.
+
 A finding has two p-values: of "the claim fails" (small: it holds) and of "the claim holds" (small: it fails). Both are
 two-sided, so that p < 0.05 says that the 95 % interval is on one side.
 """
@@ -21,7 +23,7 @@ import re
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from normlab.experiments.claims.evidence import Evidence, Measurement
@@ -60,6 +62,8 @@ class Finding:
     """Confirmed is then called misprinted: the printed form fails and the right one holds."""
     beside: tuple[Reading, ...] = ()
     """Where the claim is not made: told, not decisive."""
+    lacking: tuple[str, ...] = ()
+    """What runs that are too short to decide lack (see `conditions`)."""
 
 
 class Criterion(ABC):
@@ -199,6 +203,11 @@ class Difference(Criterion):
         return self.wanted[0] < 0 < self.wanted[1]
 
     @property
+    def edge(self) -> float:
+        """Where a null is undecidable: equal arms, or arms as far apart as a claim of "by more than the margin" allows."""
+        return 0.0 if self.expects_none else self.sign * self.margin
+
+    @property
     def planted(self) -> float:
         """What is added to a null: an effect as claimed, or one that breaks a claim of no effect."""
         return self.effect * (self.sign or 1) * (-1 if self.expects_none and self.sign else 1)
@@ -302,7 +311,7 @@ class Scoped(Criterion):
             for where, criterion in self.beside.items()
             for r in criterion.judge(evidence).readings
         ]
-        return Finding(found.readings, found.p_for, found.p_against, found.misprint, tuple(seen))
+        return replace(found, beside=(*found.beside, *seen))
 
     def leaves(self) -> Iterator[Criterion]:
         yield from self.main.leaves()

@@ -122,6 +122,8 @@ def _would_change(verdict: Verdict, finding: Finding, evidence: Evidence) -> str
         lead = finding.readings[-1]
         other = "An interval" if lead.low != lead.high else "A value"
         return f"{other} of {lead.label} that {read} the range ({wanted(lead)})."
+    if finding.lacking:
+        return " ".join(finding.lacking)
     seeds = seeds_needed(finding)
     if seeds is None:
         return "One seed has no interval: two or more are needed."

@@ -15,7 +15,7 @@ from normlab.errors import InputError
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Difference, Finding
 from normlab.experiments.claims.decide import adjust, verdict_of
-from normlab.experiments.claims.evidence import Evidence
+from normlab.experiments.claims.evidence import Evidence, Measurement
 
 SPLITS = 200
 FEWEST = 20
@@ -33,12 +33,15 @@ class NullCheck:
     false_alarms: float
     effect: float
     power: float
+    edge: float = 0.0
+    """What was added to the null, so that it lies on the edge of a claim with a margin: there it is hardest to be silent."""
 
     @property
     def sentence(self) -> str:
+        moved = f", moved by {self.edge:.3g} to the edge of the claim" if self.edge else ""
         return (
             f"On a null ({self.seeds} seeds of {self.scheme}, {self.arm_size} against {self.arm_size}, {self.splits} random "
-            f"splits) {self.false_alarms:.1%} are confirmed or refuted; an effect of {self.effect:.3g} is found in "
+            f"splits{moved}) {self.false_alarms:.1%} are confirmed or refuted; an effect of {self.effect:.3g} is found in "
             f"{self.power:.0%}."
         )
 
@@ -55,7 +58,7 @@ def null_check(
     if len(named) != 1:
         raise InputError(f"the null {null.name} does not hold the metric {leaf.metric!r} of {claim.id}")
     found = named[0]
-    values = found.column(leaf.at if found.at else None)
+    values = column(found, leaf)
     if len(values) < FEWEST:
         raise InputError(f"the null {null.name} has {len(values)} seeds; {FEWEST} or more are needed")
     size = min(arm_size, len(values) // 2)
@@ -63,15 +66,24 @@ def null_check(
     alarms = hits = 0
     for _ in range(splits):
         drawn = rng.sample(values, 2 * size)
-        plain = [leaf.minus(a, b) for a, b in zip(drawn[:size], drawn[size:], strict=True)]
-        planted = [d + leaf.planted for d in plain]
+        apart = [leaf.minus(a, b) for a, b in zip(drawn[:size], drawn[size:], strict=True)]
+        plain = [d + leaf.edge for d in apart]
+        planted = [d + leaf.planted for d in apart]
         if leaf.expects_none:  # a null is to be confirmed, and a planted difference is not
             alarms += _verdict(claim, leaf, planted, page) == "confirmed"
             hits += _verdict(claim, leaf, plain, page) == "confirmed"
         else:
             alarms += _verdict(claim, leaf, plain, page) != "undecided"
             hits += _verdict(claim, leaf, planted, page) == "confirmed"
-    return NullCheck(leaf.metric, found.arm, len(values), size, splits, alarms / splits, leaf.effect, hits / splits)
+    rates = (alarms / splits, leaf.effect, hits / splits)
+    return NullCheck(leaf.metric, found.arm, len(values), size, splits, *rates, edge=leaf.edge)
+
+
+def column(found: Measurement, leaf: Difference) -> list[float]:
+    """A number for each seed, where the claim takes it; a claim about the end is told the end of the null's curve."""
+    if leaf.at is None and found.at:
+        return found.column(found.at[-1])
+    return found.column(leaf.at if found.at else None)
 
 
 def _verdict(claim: Claim, leaf: Difference, values: list[float], page: Mapping[str, Finding]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.conditions import Learned, LongEnough
 from normlab.experiments.claims.criteria import (
     Construction,
+    Criterion,
     Difference,
     Equals,
     Every,
@@ -21,6 +23,18 @@ XIONG = "Xiong et al. 2020, arXiv 2002.04745, as a circulating summary has it"
 TESTS = "tests/experiments/claims/test_identities.py"
 LOSS = "held-out loss"
 DEEP = "pre_norm, paper init"
+GROWTH = "growth of layer outputs, net of step 0"
+PERIODIC = "autocorrelation of layer outputs at the block minus shorter lags, net of step 0"
+PAIRS = 2.54
+"""Held-out nats of a table of byte pairs (2.546): above it a network uses the last byte at best."""
+
+
+def _learned(main: Criterion, *arms: str) -> Learned:
+    return Learned(main, tuple(Inside("held-out loss at the end", high=PAIRS, arm=arm) for arm in arms))
+
+
+def _trained(main: Criterion, *, hours: float) -> LongEnough:
+    return LongEnough(main, "tokens per parameter", 10, hours)
 
 
 def _lower_loss(arm: str, against: str, *, effect: float = 0.03, at: float | None = None) -> Difference:
@@ -79,25 +93,39 @@ CLAIMS = (
         "000-05",
         "In deep Pre-Norm what early layers put out is buried and cannot be retrieved at the end.",
         PAPER,
-        Every(
-            (
-                Inside("read-out R2 of early layers", high=0.5, arm="pre_norm"),
-                Difference("read-out R2 of early layers", "pre_norm", "attn_res", -1, 0.1),
-            )
+        _learned(
+            Every(
+                (
+                    Inside("read-out R2 of early layers", high=0.5, arm="pre_norm"),
+                    Difference("read-out R2 of early layers", "pre_norm", "attn_res", -1, 0.1),
+                )
+            ),
+            "pre_norm",
+            "attn_res",
         ),
+        note="At step 0 both are the same function, so the second part has nothing to find there.",
     ),
     Claim(
         "000-06",
         "Deeper Pre-Norm layers must put out more to be heard.",
         PAPER,
-        Exponent("rms of layer outputs at the end", low=0.0, arm="pre_norm", fit="exponential"),
+        _learned(
+            Every(
+                (
+                    Exponent("rms of layer outputs at the end", low=0.0, arm="pre_norm", fit="exponential"),
+                    Inside(GROWTH, low=0.0, arm="pre_norm"),
+                )
+            ),
+            "pre_norm",
+        ),
+        note="The second part, growth that training and not the start has made, was added before the run.",
         evidence="trained-streams",
     ),
     Claim(
         "000-07",
         "A large part of a deep Pre-Norm model's layers can be removed at little cost.",
         PAPER,
-        Inside("share of layers removable for 1 % of what was learnt", low=0.2, arm="pre_norm"),
+        _learned(Inside("share of layers removable for 1 % of what was learnt", low=0.2, arm="pre_norm"), "pre_norm"),
         evidence="pruning",
     ),
     Claim(
@@ -130,31 +158,33 @@ CLAIMS = (
         "000-10",
         "In a trained Pre-Norm baseline the magnitude of layer outputs grows monotonically with depth.",
         PAPER,
-        Inside("rank correlation of depth and output rms", low=0.9, arm="pre_norm"),
+        _learned(Inside("rank correlation of depth and output rms", low=0.9, arm="pre_norm"), "pre_norm"),
         evidence="trained-streams",
     ),
     Claim(
         "000-11",
         "With Block AttnRes output magnitudes are bounded and periodic in the blocks.",
         PAPER,
-        Every(
-            (
-                Difference("growth of layer outputs, net of step 0", "block_attn_res", "pre_norm", -1, 0.3),
-                Inside(
-                    "autocorrelation of layer outputs at the block minus shorter lags, net of step 0",
-                    low=0.0,
-                    arm="block_attn_res",
-                ),
-            )
+        _learned(
+            Every(
+                (
+                    Difference(GROWTH, "block_attn_res", "pre_norm", -1, 0.3),
+                    Inside(PERIODIC, low=0.0, arm="block_attn_res"),
+                    Difference(PERIODIC, "block_attn_res", "pre_norm", 1, 0.5),
+                )
+            ),
+            "pre_norm",
+            "block_attn_res",
         ),
         evidence="trained-streams",
-        note="About what layers put out. What they read is bounded by construction (000-16) and decides nothing.",
+        note="About what layers put out. What they read is bounded by construction (000-16) and decides nothing. That the "
+        "period must exceed Pre-Norm's was added before the run.",
     ),
     Claim(
         "000-12",
         "In Pre-Norm the earliest layers have the largest gradients.",
         PAPER,
-        Inside("centre of the gradient shares", high=0.0, arm="pre_norm"),
+        _learned(Inside("centre of the gradient shares", high=0.0, arm="pre_norm"), "pre_norm"),
         evidence="trained-streams",
         note="0 is the middle of the depth, -0.5 the first layer. Over many batches.",
     ),
@@ -162,14 +192,20 @@ CLAIMS = (
         "000-13",
         "Block AttnRes spreads gradients substantially more evenly over layers.",
         PAPER,
-        Difference("Gini of the gradient shares", "block_attn_res", "pre_norm", -1, 0.05),
+        LongEnough(
+            Difference("Gini of the gradient shares", "block_attn_res", "pre_norm", -1, 0.05), "steps", 5000, 0.35
+        ),
         evidence="trained-streams",
+        note="Over eight held-out batches.",
     ),
     Claim(
         "000-14",
         "AttnRes has the lower validation loss throughout training.",
         PAPER,
-        Every(tuple(_lower_loss("block_attn_res", "pre_norm", at=part) for part in (0.25, 0.5, 0.75, 1.0))),
+        _trained(
+            Every(tuple(_lower_loss("block_attn_res", "pre_norm", at=part) for part in (0.25, 0.5, 0.75, 1.0))),
+            hours=0.3,
+        ),
         evidence="ladder",
         note="At these shares of the training.",
     ),
@@ -177,8 +213,24 @@ CLAIMS = (
         "000-15",
         "The lead of AttnRes widens while the learning rate decays.",
         PAPER,
-        Difference("change of the loss through the decay", "block_attn_res", "pre_norm", -1, 0.02),
+        _trained(
+            Every(
+                (
+                    Difference("change of the loss through the decay", "block_attn_res", "pre_norm", -1, 0.02),
+                    Difference(
+                        "held-out loss where the decay begins",
+                        "block_attn_res",
+                        "pre_norm",
+                        -1,
+                        0.03,
+                        null="null-held-out-loss",
+                    ),
+                )
+            ),
+            hours=0.3,
+        ),
         evidence="ladder",
+        note="There must be a lead where the decay begins: added before the run.",
     ),
     Claim(
         "000-16",
@@ -204,11 +256,14 @@ CLAIMS = (
         "000-19",
         "AttnRes works with any normalisation inside the layer.",
         PAPER,
-        Every(
-            tuple(
-                _lower_loss(f"block_attn_res(inner={inner})", inner, effect=0.05)
-                for inner in ("pre_norm", "peri_norm", "res_norm")
-            )
+        _trained(
+            Every(
+                tuple(
+                    _lower_loss(f"block_attn_res(inner={inner})", inner, effect=0.05)
+                    for inner in ("pre_norm", "peri_norm", "res_norm")
+                )
+            ),
+            hours=0.4,
         ),
         evidence="inner-placements",
     ),
@@ -216,11 +271,14 @@ CLAIMS = (
         "000-20",
         "AttnRes avoids both the growth of magnitudes and the shrinking of scale.",
         PAPER,
-        Every(
-            (
-                Inside("growth of layer outputs, net of step 0", high=0.21, arm="block_attn_res"),
-                Inside("gradient of the first quarter over the last", 0.5, 2.0, arm="block_attn_res"),
-            )
+        _learned(
+            Every(
+                (
+                    Inside(GROWTH, high=0.21, arm="block_attn_res"),
+                    Inside("gradient of the first quarter over the last", 0.5, 2.0, arm="block_attn_res"),
+                )
+            ),
+            "block_attn_res",
         ),
         evidence="trained-streams",
         note="0.21 is half of what a square root gains between the second and the last quarter of depth.",
@@ -229,14 +287,17 @@ CLAIMS = (
         "000-21",
         "DeepNorm controls magnitudes, so that it trains at depths where Post-Norm does not.",
         "DeepNet, arXiv 2203.00555",
-        _lower_loss("deep_norm", "post_norm", effect=0.1),
+        LongEnough(LongEnough(_lower_loss("deep_norm", "post_norm", effect=0.1), "steps", 2000, 0.4), "depth", 24, 0.5),
         evidence="deep-post",
     ),
     Claim(
         "000-22",
         "SiameseNorm ends below both of its parents.",
         SUMMARY,
-        Every((_lower_loss("siamese_norm", "pre_norm", at=1.0), _lower_loss("siamese_norm", "post_norm", at=1.0))),
+        _trained(
+            Every((_lower_loss("siamese_norm", "pre_norm", at=1.0), _lower_loss("siamese_norm", "post_norm", at=1.0))),
+            hours=0.3,
+        ),
         evidence="ladder",
     ),
     Claim(
@@ -262,9 +323,12 @@ CLAIMS = (
         "000-25",
         "Softmax competition among sources weakens the gradient of those that lose.",
         SUMMARY,
-        Inside("gradient of losing sources, over that with equal weights", high=1.0, arm="attn_res"),
+        _learned(
+            Inside("gradient of losing sources, over that with equal weights", high=1.0, arm="attn_res"), "attn_res"
+        ),
         evidence="gradient-by-source",
-        note="Losing: all but the source with the largest weight. With equal weights (step 0) it is 1, as in Pre-Norm.",
+        note="Through the value a loser gets less by algebra; through the key it can get more, and both count. Losing: all "
+        "but the source with the largest weight. With equal weights (step 0) it is 1, as in Pre-Norm.",
     ),
     Claim(
         "000-26",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.conditions import LongEnough
 from normlab.experiments.claims.criteria import Construction, Difference, Every, Inside
 
 TUTORIAL = "a tutorial on norm placement after Xiong et al. 2020, arXiv 2002.04745"
@@ -62,7 +63,21 @@ CLAIMS = (
         "004-06",
         "Pre-Norm allows larger learning rates in large networks.",
         TUTORIAL,
-        Difference("highest rate that learns, 24 layers", "pre_norm", "post_norm", 1, 0.7, ratio=True, margin=0.69),
+        LongEnough(
+            Difference(
+                "highest rate that learns, 24 layers",
+                "pre_norm",
+                "post_norm",
+                1,
+                1.4,
+                ratio=True,
+                margin=0.69,
+                null="null-highest-rate-that-learns",
+            ),
+            "steps",
+            1000,
+            0.6,
+        ),
         evidence="rates-by-depth",
     ),
     Claim(
@@ -85,7 +100,7 @@ CLAIMS = (
         "004-09",
         "A second norm on the branch output, outside the stream, is a good idea.",
         TUTORIAL,
-        Difference(LOSS, "peri_norm", "pre_norm", -1, 0.03, at=1.0),
+        LongEnough(Difference(LOSS, "peri_norm", "pre_norm", -1, 0.03, at=1.0), "tokens per parameter", 10, 0.3),
         evidence="ladder",
         note="With the embedding scaled as Gemma's and Grok's authors scale it.",
     ),
@@ -93,7 +108,9 @@ CLAIMS = (
         "004-10",
         "A norm on the branch output alone, as in OLMo 2, is enough.",
         TUTORIAL,
-        Difference(LOSS, "res_norm", "pre_norm", -1, 0.05, margin=-0.05, at=1.0),
+        LongEnough(
+            Difference(LOSS, "res_norm", "pre_norm", -1, 0.05, margin=-0.05, at=1.0), "tokens per parameter", 10, 0.15
+        ),
         evidence="res-norm",
         note="With the q-k norm of its block: not worse than Pre-Norm by more than 0.05 nats.",
     ),

@@ -31,11 +31,13 @@ SEEDS = 5
 PRE, POST, FULL, BLOCK, NO_KEY_NORM = (
     "pre_norm", "post_norm", "attn_res", "block_attn_res(blocks=4)", "attn_res(key_norm=false)",
 )  # fmt: skip
+PERI = "peri_norm"
 ARMS = (PRE, POST, FULL, BLOCK)
 NULL_SEEDS = 20
 SPIKE_SEEDS = 8
 RATE_SEEDS, RATE_DEPTHS = 3, (6, 12, 24)
 WARMUPS = (0, 20, 60, 120, 240)
+NULL_RATES, NULL_WARMUPS = (4e-3, 1.6e-2, 6.4e-2), (0, 10, 30, 60)
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,40 @@ def spike_models() -> dict[str, RunConfig]:
     return found
 
 
+def small_models() -> dict[str, RunConfig]:
+    """Two layers without warm-up at three rates, every step logged: do small Post- and Peri-Norm models train as stably?"""
+    score = HeldOut(validations=1, sequences=64, layers=(), prune=False)
+    found = {}
+    for seed in range(SPIKE_SEEDS):
+        for scheme in (PRE, POST, PERI):
+            for lr in (1e-3, 4e-3, 1.6e-2):
+                train = TrainConfig(
+                    steps=400, batch=8, length=32, seed=seed, lr=lr, log_every=1, checkpoint_every=400,
+                    schedule=Schedule(kind="constant", warmup=0),
+                )  # fmt: skip
+                found[run_name(scheme, 2, lr, seed)] = RunConfig(
+                    model=model_config(scheme, depth=2), task=Text(), train=train, score=score
+                )
+    return found
+
+
+def small_null_models() -> dict[str, RunConfig]:
+    """Many seeds of Post-Norm with two layers, at rates up to where it stops learning, with two lengths of warm-up."""
+    score = HeldOut(validations=1, sequences=64, layers=(), prune=False)
+    found = {}
+    for seed in range(100, 100 + NULL_SEEDS):
+        for lr in NULL_RATES:
+            for warmup in NULL_WARMUPS if lr == NULL_RATES[0] else (0,):
+                train = TrainConfig(
+                    steps=120, batch=8, length=32, seed=seed, lr=lr, log_every=1, checkpoint_every=120,
+                    schedule=Schedule(kind="constant", warmup=warmup),
+                )  # fmt: skip
+                found[f"{run_name(POST, 2, lr, seed)}-w{warmup}"] = RunConfig(
+                    model=model_config(POST, depth=2), task=Text(), train=train, score=score
+                )
+    return found
+
+
 def rate_models() -> dict[str, RunConfig]:
     """Rates without warm-up at three depths, 600 steps each: which is the highest at which a scheme learns?"""
     score = HeldOut(validations=1, sequences=64, layers=(), prune=False)
@@ -182,6 +218,8 @@ PLANS: dict[str, Callable[[], dict[str, RunConfig]]] = {
     "null": null_models,
     "warmup": warmup_models,
     "spikes": spike_models,
+    "small": small_models,
+    "small-null": small_null_models,
     "rates": rate_models,
     "masked": masked_models,
     "keys": key_models,

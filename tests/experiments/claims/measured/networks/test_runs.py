@@ -5,9 +5,11 @@ import math
 import pytest
 
 from normlab.experiments.claims.measured.networks.runs import steps_to
+from normlab.experiments.claims.networks import models
 from normlab.experiments.claims.networks.stored import StoredRun, best_loss, by_seed, highest_rate, stored_runs
 from normlab.experiments.runs.records import ValidationRecord
 from normlab.experiments.stability.analyse import gradient_spikes
+from tests.experiments.claims.measured.trained.fits import fits_its_claims, judged
 
 
 def line(*points):
@@ -67,3 +69,34 @@ def test_a_planted_spike_is_counted():
     assert gradient_spikes(norms) == 0
     norms[30] = 4.5
     assert gradient_spikes(norms) == 1
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """The same plans, two steps a run, shallow, with as few seeds as can be."""
+
+    def cut(plan):
+        def made():
+            return {
+                name: config.replace(
+                    train=config.train.replace(steps=2, schedule=config.train.schedule.replace(warmup=min(1, w))),
+                    model=config.model.replace(dim=8, depth=1),
+                )
+                for name, config in plan().items()
+                if config.train.seed % 100 < 2
+                for w in [config.train.schedule.warmup]
+            }
+
+        return made
+
+    monkeypatch.setattr(models, "PLANS", {name: cut(plan) for name, plan in models.PLANS.items()})
+
+
+@pytest.mark.parametrize("name", ["small-stability"])
+def test_the_criteria_can_read_it(name, tmp_path, brief):
+    assert judged(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["null-spikes-in-a-run-of-2-layers", "null-highest-rate-that-learns"])
+def test_nulls(name, tmp_path, brief):
+    fits_its_claims(name, tmp_path)

@@ -3,7 +3,7 @@
 from normlab.experiments.claims.bench import Bench, find_measure
 from normlab.experiments.claims.evidence import Evidence
 from normlab.experiments.claims.ledger import ledger
-from normlab.experiments.claims.nulls import differences
+from normlab.experiments.claims.nulls import column, differences
 
 
 def evidence(name, folder, *, seeds=2):
@@ -24,4 +24,4 @@ def fits_its_claims(name, folder, *, seeds=2):
     assert leaves
     for leaf in leaves:
         (found,) = [m for m in made.measurements if m.metric == leaf.metric] or made.measurements
-        assert len(found.column(leaf.at if found.at else None)) == seeds
+        assert len(column(found, leaf)) == len(found.values)

@@ -17,9 +17,7 @@ def small(monkeypatch):
     monkeypatch.setattr(four_tasks, "TWO_LAYER", {**four_tasks.TWO_LAYER, "test_count": 8})
 
 
-@pytest.mark.parametrize(
-    "name", ["benchmark-tasks", "peri-norm", "sequence-auc", "widths", "language-length", "small-stability"]
-)
+@pytest.mark.parametrize("name", ["benchmark-tasks", "peri-norm", "sequence-auc", "widths", "language-length"])
 def test_the_criteria_can_read_it(name, folder, small):
     assert judged(name, folder)
 

@@ -1,5 +1,6 @@
 import pytest
 
+from normlab.errors import InputError
 from normlab.experiments.claims.measured.trained import set_complement
 from tests.experiments.claims.measured.trained.fits import judged
 
@@ -21,3 +22,10 @@ def test_the_criteria_can_read_it(name, folder, monkeypatch):
 
 def test_the_law_of_the_construction():
     assert set_complement._law_residual(8, 3.0) < 1e-12
+
+
+def test_arms_are_taken_from_the_file():
+    found = set_complement.arm_on_file(set_complement.TV, set_complement.NOTHING, seeds=3)
+    assert len(found.values) == 3
+    with pytest.raises(InputError, match="fewer seeds; measure 002-02"):
+        set_complement.arm_on_file(set_complement.TV, set_complement.NOTHING, seeds=99)

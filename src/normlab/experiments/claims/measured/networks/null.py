@@ -8,6 +8,7 @@ from normlab.experiments.claims.measured.networks.trained import (
     GINI,
     GROWTH,
     LARGEST,
+    PERIODIC,
     READOUT,
     REMOVED,
     SCALED,
@@ -15,6 +16,7 @@ from normlab.experiments.claims.measured.networks.trained import (
     growth,
     largest_share,
     layer_gradients,
+    periodic,
     removed,
 )  # fmt: skip
 from normlab.experiments.claims.networks.models import FULL, NULL_SEEDS, PRE, Pair, pairs
@@ -39,6 +41,13 @@ def null_readout(bench: Bench) -> Findings:
 @measure("null-growth-of-layer-outputs-net-of-step-0", seeds=NULL_SEEDS, seconds=12)
 def null_growth(bench: Bench) -> Findings:
     return Findings([number(GROWTH, [growth(p) for p in networks(bench)], PRE)], SETTINGS)
+
+
+@measure(
+    "null-autocorrelation-of-layer-outputs-at-the-block-minus-shorter-lags-net-of-step-0", seeds=NULL_SEEDS, seconds=12
+)
+def null_periodic(bench: Bench) -> Findings:
+    return Findings([number(PERIODIC, [periodic(p) for p in networks(bench)], PRE)], SETTINGS)
 
 
 @measure("null-gini-of-the-gradient-shares", seeds=NULL_SEEDS, seconds=12)

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
-from normlab.experiments.claims.networks.models import NULL_SEEDS, POST, PRE, RATE_DEPTHS, RATE_SEEDS, WARMUPS, train
+from normlab.experiments.claims.networks.models import (
+    NULL_RATES,
+    NULL_SEEDS,
+    PERI,
+    POST,
+    PRE,
+    RATE_DEPTHS,
+    RATE_SEEDS,
+    WARMUPS,
+    train,
+)  # fmt: skip
 from normlab.experiments.claims.networks.stored import best_loss, by_seed, highest_rate, stored_runs
 from normlab.experiments.runs.records import FinishedRun, ValidationRecord
 from normlab.experiments.stability.analyse import gradient_spikes, judged, top
@@ -99,6 +109,7 @@ def warmup(bench: Bench) -> Findings:
     for scheme in (POST, PRE):
         ends = [[end(_of(runs, scheme, seed, length)[0]) for length in lengths] for seed in bench.seeds]
         found.append(number(SPREAD, [max(row) - min(row) for row in ends], scheme))
+        found.append(number("lowest loss over warm-up lengths", [min(row) for row in ends], scheme))
         found += [
             number(f"loss after {length} steps of warm-up", [row[i] for row in ends], scheme)
             for i, length in enumerate(lengths)
@@ -128,6 +139,8 @@ def rates(bench: Bench) -> Findings:
     for scheme in (PRE, POST):
         steps = [steps_to(curve, ref) for curve, ref in zip(curves[scheme], references, strict=True)]
         found.append(number(REACHED, steps, scheme))
+        ends = [end(_of(runs, scheme, seed)[0]) for seed in bench.seeds]
+        found.append(number("held-out loss at the end", ends, scheme))
     words = "the reference loss is the lowest that Post-Norm reaches in the same seed"
     return Findings(found, {"layers": 12, "steps": 1500}, (words,), seconds=cost(runs))
 
@@ -171,6 +184,20 @@ def spikes_without_warmup(bench: Bench) -> Findings:
     return Findings(found, {"steps": 400, "warm-up": 0}, (words,), seconds=cost(runs))
 
 
+@measure("small-stability", seeds=8, seconds=14)
+def small_stability(bench: Bench) -> Findings:
+    runs = train(bench.folder.parent / "networks", "small", only=lambda c: c.train.seed in bench.seeds)
+    found: list[Measurement] = []
+    for scheme in (PRE, POST, PERI):
+        lines = [_of(runs, scheme, seed) for seed in bench.seeds]
+        found.append(number(f"{SPIKES} of 2 layers", [statistics.fmean(map(spikes, line)) for line in lines], scheme))
+        bad = [float(sum(run.summary.status != "finished" for run in line)) for line in lines]
+        found.append(number("runs that diverged", bad, scheme))
+    return Findings(
+        found, {"layers": 2, "steps": 400, "warm-up": 0, "rates": "0.001, 0.004, 0.016"}, seconds=cost(runs)
+    )
+
+
 @measure("masked-lm", seeds=5, seconds=60)
 def masked_lm(bench: Bench) -> Findings:
     """Encoders on masked bytes: Post-Norm at the better of two rates (by its final loss), Pre-Norm at one."""
@@ -203,6 +230,35 @@ def null_best_loss(bench: Bench) -> Findings:
 @measure("null-spikes-in-a-run", seeds=NULL_SEEDS, seconds=12)
 def null_spikes(bench: Bench) -> Findings:
     return Findings([number(SPIKES, [float(spikes(run)) for run in null_runs(bench)], PRE)], {"steps": 300})
+
+
+@measure("null-spikes-in-a-run-of-2-layers", seeds=NULL_SEEDS, seconds=3)
+def null_small_spikes(bench: Bench) -> Findings:
+    counts = [statistics.fmean(map(spikes, line)) for line in _small_null(bench, warmup=0)]
+    return Findings([number(f"{SPIKES} of 2 layers", counts, POST)], {"steps": 120})
+
+
+@measure("null-highest-rate-that-learns", seeds=NULL_SEEDS, seconds=3)
+def null_highest(bench: Bench) -> Findings:
+    """The lowest rate of all learns by assumption, so that every seed has a number."""
+    values = []
+    for line in _small_null(bench, warmup=0):
+        found, _ = top({run.lr: judged(run).learned for run in line})
+        values.append(found or min(NULL_RATES) / 4)
+    return Findings([number(HIGHEST, values, POST)], {"steps": 120})
+
+
+@measure("null-spread-of-the-loss-over-warm-up-lengths", seeds=NULL_SEEDS, seconds=3)
+def null_spread(bench: Bench) -> Findings:
+    lines = [[end(run) for run in line] for line in _small_null(bench, lr=NULL_RATES[0])]
+    return Findings([number(SPREAD, [max(line) - min(line) for line in lines], POST)], {"steps": 120})
+
+
+def _small_null(bench: Bench, *, warmup: int | None = None, lr: float | None = None) -> list[list[FinishedRun]]:
+    """The runs of each seed with this warm-up, or at this rate."""
+    runs = train(bench.folder.parent / "networks", "small-null")
+    kept = [r for r in runs if lr in (None, r.lr) and warmup in (None, r.config.train.schedule.warmup)]
+    return [[r for r in kept if r.seed == seed] for seed in sorted({r.seed for r in runs})]
 
 
 @measure("null-steps-to-the-reference-loss", seeds=NULL_SEEDS, seconds=12)

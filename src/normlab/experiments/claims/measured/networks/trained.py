@@ -136,7 +136,7 @@ def trained_streams(bench: Bench) -> Findings:
             number("centre of the gradient shares", [centre(row) for row in gradients], arm),
             number(GINI, [gini(row) for row in gradients], arm),
             number("gradient of the first quarter over the last", [first_over_last_quarter(r) for r in gradients], arm),
-            number("held-out loss at the end", [_loss(p) for p in networks], arm),
+            _ends(networks, arm),
         ]
         if scheme in (BLOCK, PRE):
             found.append(number(PERIODIC, [periodic(p) for p in networks], arm))
@@ -151,6 +151,7 @@ def early_layers_at_the_end(bench: Bench) -> Findings:
         networks = load(scheme)
         found.append(number(READOUT, [early_readout(p.end) for p in networks], scheme))
         found.append(number(READOUT, [early_readout(p.start) for p in networks], f"{scheme}, step 0"))
+        found.append(_ends(networks, scheme))
     depths = (6, 12, 24)
     rows = [[early_readout(_fresh(PRE, seed, depth)) for depth in depths] for seed in bench.seeds]
     found.append(curve(f"{READOUT} at the start by depth", depths, rows, PRE, axis="layers"))
@@ -162,8 +163,10 @@ def pruning(bench: Bench) -> Findings:
     load = Shelf(bench)
     found: list[Measurement] = []
     for scheme in (PRE, POST):
-        rows = [removed(p.end) for p in load(scheme)]
+        networks = load(scheme)
+        rows = [removed(p.end) for p in networks]
         found += [
+            _ends(networks, scheme),
             number("share of layers removable for 1 % of what was learnt", [row[0] for row in rows], scheme),
             number(REMOVED, [row[1] for row in rows], scheme),
             curve(
@@ -182,8 +185,9 @@ def gradient_and_effect(bench: Bench) -> Findings:
     metric = "rank correlation of a layer's gradient share and its causal effect"
     found: list[Measurement] = []
     for scheme in (PRE, POST):
-        values = [gradient_against_effect(layer_gradients(p.end), removed(p.end)[2]) for p in load(scheme)]
-        found.append(number(metric, values, scheme))
+        networks = load(scheme)
+        values = [gradient_against_effect(layer_gradients(p.end), removed(p.end)[2]) for p in networks]
+        found += [number(metric, values, scheme), _ends(networks, scheme)]
     return Findings(found, _settings(), seconds=load.seconds)
 
 
@@ -195,6 +199,7 @@ def final_shares(bench: Bench) -> Findings:
         networks = load(scheme)
         found.append(number(LARGEST, [largest_share(p.end) for p in networks], scheme))
         found.append(number(LARGEST, [largest_share(p.start) for p in networks], f"{scheme}, step 0"))
+        found.append(_ends(networks, scheme))
     return Findings(found, _settings(), seconds=load.seconds)
 
 
@@ -218,6 +223,7 @@ def gradient_by_source(bench: Bench) -> Findings:
     load, (batch,) = Shelf(bench), held_out(Text(), 8, 8, 32)
     found: list[Measurement] = []
     networks = load(FULL)
+    found.append(_ends(networks, FULL))
     for arm, models in ((FULL, [p.end for p in networks]), (f"{FULL}, step 0", [p.start for p in networks])):
         rows = [source_gradients(model, batch.tokens, batch.targets) for model in models]
         found.append(number("gradient of losing sources, over that with equal weights", [r.others for r in rows], arm))
@@ -229,8 +235,9 @@ def _settings() -> dict[str, str | int | float | bool]:
     return {"layers": DEPTH, "dim": 32, "steps": STEPS, "batch": 8, "length": 32, "data": "the shipped text, bytes"}
 
 
-def _loss(pair: Pair) -> float:
-    return math.nan if pair.run.loss is None else pair.run.loss
+def _ends(networks: Sequence[Pair], arm: str) -> Measurement:
+    losses = [math.nan if pair.run.loss is None else pair.run.loss for pair in networks]
+    return number("held-out loss at the end", losses, arm)
 
 
 def _fresh(scheme: str, seed: int, depth: int) -> Transformer:

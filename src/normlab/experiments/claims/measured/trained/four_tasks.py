@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
-from normlab.experiments.claims.evidence import Measurement, curve, number
+from normlab.experiments.claims.evidence import Measurement, Setting, curve, number
 from normlab.experiments.claims.measured.trained.by_length import (
     Reached,
     at_length,
@@ -16,12 +16,10 @@ from normlab.experiments.claims.measured.trained.by_length import (
     settings_of,
     trained,
 )
-from normlab.experiments.claims.measured.trained.set_complement import NOTHING, TV, arms
-from normlab.experiments.lengthgen.experiment import runs_of
-from normlab.experiments.lengthgen.presets import FOUR_TASKS, NOTHING_BEHIND, TWO_LAYER, Options
+from normlab.experiments.claims.measured.trained.set_complement import NOTHING, ON_FILE, TV, arm_on_file
+from normlab.experiments.claims.measured.trained.set_complement import STEPS as MINIMAL_STEPS
+from normlab.experiments.lengthgen.presets import FOUR_TASKS, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
-from normlab.experiments.stability.analyse import gradient_spikes
-from normlab.training.record import read_log
 
 SCHEMES = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm")
 WORDS = {"set-complement": "set complement", "max-retrieval": "maximum retrieval", "dyck": "dyck", "tomita": "tomita"}
@@ -64,14 +62,12 @@ def every_task(bench: Bench) -> Findings:
 
 @measure("peri-norm", seeds=5, seconds=100)
 def peri(bench: Bench) -> Findings:
-    """Both parts have their own seeds; the first five of Dyck's stand beside the five of the minimal model."""
-    minimal, dyck = arms(bench), task_runs(bench, "dyck")
-    values = [
-        over_lengths(minimal, scheme, metric="tv", name=TV, arm=arm)
-        for scheme, arm in ((NOTHING_BEHIND, NOTHING), ("post_norm", "post_norm"), ("peri_norm", "peri_norm"))
-    ]
+    """Both parts have their own seeds. The minimal model's arms are those on file, of the same seeds."""
+    dyck = task_runs(bench, "dyck")
+    values = [arm_on_file(TV, arm, seeds=len(bench.seeds)) for arm in (NOTHING, "post_norm", "peri_norm")]
     values += [_twice(dyck, "dyck", s, metric="tv", name=f"{TV} on dyck") for s in ("pre_norm", "peri_norm")]
-    return Findings(values, settings_of(minimal), [f"dyck: {dyck.note}"], seconds_of(minimal))
+    settings: dict[str, Setting] = {"steps": MINIMAL_STEPS, "steps on dyck": dyck.step}
+    return Findings(values, settings, [f"dyck: {dyck.note}", ON_FILE], COST / len(FOUR_TASKS) * dyck.step / STEPS)
 
 
 @measure("sequence-auc", seeds=SEEDS, seconds=COST / SEEDS / 4)
@@ -136,23 +132,7 @@ def natural_text(bench: Bench) -> Findings:
         rows = rows_of(found, scheme)
         pairs = zip(at_length(rows, "loss", 64), at_length(rows, "loss", 32), strict=True)
         values.append(number(name, [long - short for long, short in pairs], scheme))
-    notes = ["1,024,000 bytes of the plays that ship, two layers of width 32, no positions."]
-    return Findings(values, settings_of(found), notes, seconds_of(found))
-
-
-@measure("small-stability", seeds=SEEDS, seconds=COST / SEEDS / 4)
-def small_stability(bench: Bench) -> Findings:
-    """Spikes among the logged steps of the runs on Dyck, as far as they have come."""
-    found = task_runs(bench, "dyck")
-    folder = bench.folder.parent / "benchmark-tasks" / "dyck"
-    counts: dict[str, list[float]] = {}
-    for name, config in runs_of(found.config).items():
-        records = [r for r in read_log(folder / name / "log.jsonl") if r.get("kind") == "train"]
-        norms = [_norm(r["grad_norm"]) for r in records if int(str(r["step"])) <= found.step]
-        counts.setdefault(config.model.scheme.name, []).append(float(gradient_spikes(norms)))
-    values = [number("spikes in a run of 2 layers", counts[s], s) for s in ("pre_norm", "post_norm", "peri_norm")]
-    return Findings(values, settings_of(found), ["One step in fifty is logged.", found.note])
-
-
-def _norm(value: object) -> float | None:
-    return value if isinstance(value, float) else None
+        values.append(number("loss at the training length", at_length(rows, "loss", 32), scheme))
+    tokens = TEXT_STEPS * 16 * 32
+    notes = [f"{tokens:,} bytes of the plays that ship, two layers of width 32, no positions."]
+    return Findings(values, {**settings_of(found), "tokens": tokens}, notes, seconds_of(found))

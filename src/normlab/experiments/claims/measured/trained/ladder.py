@@ -15,6 +15,7 @@ from normlab.experiments.executors.here import HereExecutor
 from normlab.experiments.sweep import Sweep
 
 LOSS, DECAY = "held-out loss", "change of the loss through the decay"
+DECAY_START = "held-out loss where the decay begins"
 SHARES = (0.25, 0.5, 0.75, 1.0)
 RUNGS = ("ladder-12", "ladder-small")  # folders, the larger models first
 FEWEST = 2  # seeds that all schemes share
@@ -61,10 +62,12 @@ def ladder(bench: Bench) -> Findings:
         curves = [[at_step(row, seed, step) for step in steps] for seed in seeds]
         measurements.append(curve(LOSS, SHARES, curves, row.scheme, axis="share of the training"))
         measurements.append(number(DECAY, [through_decay(row, seed) for seed in seeds], row.scheme))
+        measurements.append(number(DECAY_START, [at_decay(row, seed) for seed in seeds], row.scheme))
         ends = [row.losses[seed] or float("nan") for seed in seeds]
         measurements.append(number("held-out loss at the end, more sequences", ends, row.scheme))
     shape = setting.setting
     settings: dict[str, Setting] = {
+        **per_parameter(setting),
         "depth": shape.depth, "dim": shape.dim, "tokens": shape.tokens, "batch": shape.batch, "length": shape.length,
         "recipe": shape.recipe, "optimizer": shape.optimizer, "schedule": shape.schedule,
     }  # fmt: skip
@@ -87,7 +90,16 @@ def at_step(row: SchemeRow, seed: int, step: int) -> float:
     return points[min(points, key=lambda s: abs(s - step))]
 
 
+def per_parameter(setting: SettingResult) -> dict[str, Setting]:
+    """Tokens over the baseline's parameters: the measure of how long was trained."""
+    base = setting.schemes[0]
+    return {"tokens per parameter": round(setting.setting.tokens / base.parameters, 2), "steps": setting.setting.steps}
+
+
+def at_decay(row: SchemeRow, seed: int) -> float:
+    return at_step(row, seed, row.curve[seed].decay_start)
+
+
 def through_decay(row: SchemeRow, seed: int) -> float:
-    start = row.curve[seed].decay_start
     points = _points(row, seed)
-    return points[max(points)] - points[min(points, key=lambda s: abs(s - start))]
+    return points[max(points)] - at_decay(row, seed)

@@ -7,7 +7,15 @@ from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Setting, curve, number
-from normlab.experiments.claims.measured.trained.ladder import DECAY, LOSS, SHARES, at_step, shared, through_decay
+from normlab.experiments.claims.measured.trained.ladder import (
+    DECAY,
+    LOSS,
+    SHARES,
+    at_step,
+    per_parameter,
+    shared,
+    through_decay,
+)
 from normlab.experiments.compare.experiment import EXPERIMENT
 from normlab.experiments.compare.presets import preset
 from normlab.experiments.compare.request import CompareRequest
@@ -37,7 +45,9 @@ def _ends(setting: SettingResult, scheme: str) -> list[float]:
 
 def _settings(setting: SettingResult) -> dict[str, Setting]:
     shape = setting.setting
-    return {"depth": shape.depth, "dim": shape.dim, "tokens": shape.tokens, "recipe": shape.recipe}
+    return {
+        **per_parameter(setting), "depth": shape.depth, "dim": shape.dim, "tokens": shape.tokens, "recipe": shape.recipe
+    }  # fmt: skip
 
 
 def _seconds(*found: Comparison) -> float:
@@ -76,7 +86,8 @@ def depths(bench: Bench) -> Findings:
     for small, large in ((6, 12), (12, 24)):
         gains = [a - b for a, b in zip(by_depth[small], by_depth[large], strict=True)]
         values.append(number("gain of doubling the depth", gains, f"pre_norm, {small} to {large} layers"))
-    return Findings(values, _settings(found.settings[0]), seconds=_seconds(found))
+    deepest = max(found.settings, key=lambda setting: setting.setting.depth)
+    return Findings(values, {**_settings(deepest), "depths": "6, 12, 24"}, seconds=_seconds(found))
 
 
 @measure("deep-post", seeds=5, seconds=400)
@@ -87,7 +98,7 @@ def deep_post(bench: Bench) -> Findings:
     (setting,) = found.settings
     values = [number(LOSS, _ends(setting, scheme), scheme) for scheme in ("post_norm", "deep_norm")]
     name = "held-out loss of deep models"
-    values += [number(name, _ends(setting, s), f"{s}, {DEEP} layers") for s in ("post_norm", "pre_norm")]
+    values += [number(name, _ends(setting, s), f"{s}, deep") for s in ("post_norm", "pre_norm")]
     return Findings(values, _settings(setting), ["A quarter of the steps is warm-up."], _seconds(found))
 
 
@@ -113,6 +124,17 @@ def null_decay(bench: Bench) -> Findings:
     setting, found = _null(bench)
     values = [through_decay(setting.schemes[0], seed) for seed in shared(setting)]
     return Findings([number(DECAY, values, "pre_norm")], _settings(setting), seconds=_seconds(found))
+
+
+@measure("null-gain-of-doubling-the-depth", seeds=48, seconds=5)
+def null_gain(bench: Bench) -> Findings:
+    """A gain is a difference of two runs: here of two seeds, each used once."""
+    setting, found = _null(bench)
+    ends = _ends(setting, "pre_norm")
+    half = len(ends) // 2
+    gains = [a - b for a, b in zip(ends[:half], ends[half:], strict=False)]
+    name = "gain of doubling the depth"
+    return Findings([number(name, gains, "pre_norm")], _settings(setting), seconds=_seconds(found))
 
 
 @measure("null-held-out-loss-of-deep-models", seeds=24, seconds=5)

@@ -19,8 +19,6 @@ from normlab.experiments.claims.measured.trained.four_tasks import TWICE, WORDS
 from normlab.experiments.claims.measured.trained.set_complement import GAP, NOTHING, STEPS, TRAIN, TV
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, MINIMAL_16, NOTHING_BEHIND, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
-from normlab.experiments.runs.records import read_run
-from normlab.experiments.stability.analyse import gradient_spikes
 
 SEEDS = 24
 SHORT = 600
@@ -95,15 +93,6 @@ def sequences(bench: Bench) -> Findings:
     values = at_length(rows_of(found, "pre_norm"), "auc_sequence", TWICE["dyck"])
     made = curve("sequence AUC", [2.0], [[v] for v in values], "pre_norm", axis="times the training length")
     return Findings([made], settings_of(found), seconds=seconds_of(found))
-
-
-@measure("null-spikes-in-a-run-of-2-layers", seeds=SEEDS, seconds=3)
-def spikes(bench: Bench) -> Findings:
-    found = two_layers(bench, "dyck")
-    folder = _folder(bench, "dyck")
-    runs = [read_run(folder / name) for name in found.runs]
-    counts = [float(gradient_spikes([r.grad_norm for r in run.training()])) for run in runs if run is not None]
-    return Findings([number("spikes in a run of 2 layers", counts, "pre_norm")], settings_of(found))
 
 
 @measure("null-loss-at-twice-the-training-length-minus-at-the-training-length", seeds=SEEDS, seconds=10)
