@@ -51,7 +51,7 @@ class Measured:
     folder: str = "claims-length"
 
 
-CHEAP = ("002-02", "002-01", "002-15", "null-total-variation", "002-09", "002-18", "002-24", "002-05",
+CHEAP = ("002-02", "002-01", "002-15", "002-20", "null-total-variation", "002-09", "002-18", "002-24", "002-05",
          "null-total-variation-on-dyck", "null-total-variation-on-tomita", "null-total-variation-on-set-complement",
          "null-total-variation-on-maximum-retrieval", "null-sequence-auc", "null-spikes-in-a-run-of-2-layers",
          "null-gap-between-legal-and-illegal-tokens", "null-total-variation-by-length",
@@ -61,7 +61,7 @@ CHEAP = ("002-02", "002-01", "002-15", "null-total-variation", "002-09", "002-18
          "null-total-variation-by-width-on-set-complement", "null-total-variation-by-width-on-maximum-retrieval", "002-22",
          "null-loss-at-twice-the-training-length-minus-at-the-training-length", "null-held-out-loss",
          "null-change-of-the-loss-through-the-decay", "null-held-out-loss-of-deep-models")  # fmt: skip
-READING = ("002-03", "002-14", "002-20", "002-25", "002-26")
+READING = ("002-03", "002-14", "002-25", "002-26")
 LOSSES = ("004-10", "000-21", "000-19", "001-18")
 
 

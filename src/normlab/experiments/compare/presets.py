@@ -13,9 +13,12 @@ LADDER: Options = {
     "lrs": (1e-3, 3e-3, 1e-2),
 }  # fmt: skip
 
+# Placements beside Pre-Norm, and Attention Residuals around them: claims of their own, on the same runs.
+INNER_SCHEMES = ("res_norm", "block_attn_res(inner=peri_norm)", "block_attn_res(inner=res_norm)")
+
 # Tokens are ten for each parameter of Pre-Norm: 83,872, 601,664 and 1,186,880 of them.
 PRESETS: dict[str, Options] = {
-    "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "seeds": 5},
+    "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES},
     "ladder": {**LADDER, "depths": (12,), "dim": 64, "tokens": 6_020_000},
     "ladder-24": {**LADDER, "depths": (24,), "dim": 64, "tokens": 11_870_000, "seeds": 3,
                   "schemes": LADDER_SCHEMES[:3]},

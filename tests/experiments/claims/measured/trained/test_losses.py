@@ -1,6 +1,6 @@
 import pytest
 
-from normlab.experiments.claims.measured.trained import losses
+from normlab.experiments.claims.measured.trained import ladder, losses
 from normlab.experiments.compare.presets import PRESETS
 from tests.experiments.claims.measured.trained.fits import fits_its_claims, judged
 from tests.experiments.claims.measured.trained.test_ladder import TINY
@@ -8,7 +8,8 @@ from tests.experiments.claims.measured.trained.test_ladder import TINY
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(losses, "preset", lambda name: {**PRESETS[name], **TINY})
+    for module in (ladder, losses):
+        monkeypatch.setattr(module, "preset", lambda name: {**PRESETS[name], **TINY})
     monkeypatch.setattr(losses, "DEEP", 2)
 
 

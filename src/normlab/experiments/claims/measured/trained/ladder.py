@@ -17,31 +17,34 @@ from normlab.experiments.sweep import Sweep
 LOSS, DECAY = "held-out loss", "change of the loss through the decay"
 DECAY_START = "held-out loss where the decay begins"
 SHARES = (0.25, 0.5, 0.75, 1.0)
-RUNGS = ("ladder-12", "ladder-small")  # folders, the larger models first
 FEWEST = 2  # seeds that all schemes share
 
 
 def rung(bench: Bench) -> tuple[SettingResult, list[int], Comparison]:
     """The largest models of which every scheme has finished two seeds or more; else the small ones are trained here."""
-    outer = bench.folder.parent.parent
-    for name in RUNGS:
-        found = _finished(outer / name)
-        if found is not None:
-            return found
+    found = _finished(bench.folder.parent.parent / "ladder-12", "ladder")
+    return found if found is not None else small(bench)
+
+
+def small(bench: Bench) -> tuple[SettingResult, list[int], Comparison]:
+    """The small models: as far as `make long-runs` has brought them, or trained here."""
+    found = _finished(bench.folder.parent.parent / "ladder-small", "ladder-small")
+    if found is not None:
+        return found
     request = CompareRequest(**{**preset("ladder-small"), "seeds": max(len(bench.seeds), FEWEST)})  # type: ignore[arg-type]
     EXPERIMENT.carry_out(request, Sweep(bench.folder.parent / "ladder-small", HereExecutor(), quiet=True))
-    found = _finished(bench.folder.parent / "ladder-small")
+    found = _finished(bench.folder.parent / "ladder-small", "ladder-small")
     assert found is not None
     return found
 
 
-def _finished(folder: Path) -> tuple[SettingResult, list[int], Comparison] | None:
+def _finished(folder: Path, name: str) -> tuple[SettingResult, list[int], Comparison] | None:
     if not any(folder.glob("*/summary.json")):
         return None
     result = EXPERIMENT.analyse([folder])
     (setting,) = result.settings
     seeds = shared(setting)
-    wanted = PRESETS["ladder"]["schemes"]
+    wanted = PRESETS[name]["schemes"]
     assert isinstance(wanted, tuple)
     whole = len(setting.schemes) >= len(wanted) and len(seeds) >= FEWEST
     return (setting, seeds, result) if whole else None

@@ -14,6 +14,7 @@ from normlab.experiments.claims.measured.trained.ladder import (
     at_step,
     per_parameter,
     shared,
+    small,
     through_decay,
 )
 from normlab.experiments.compare.experiment import EXPERIMENT
@@ -24,6 +25,7 @@ from normlab.experiments.executors.here import HereExecutor
 from normlab.experiments.sweep import Sweep
 
 DEEP = 16
+LADDER = "Runs of the small ladder (`normlab compare --preset ladder-small`)."
 
 
 def compared(folder: Path, *, schemes: Sequence[str], seeds: int, **options: object) -> Comparison:
@@ -56,13 +58,12 @@ def _seconds(*found: Comparison) -> float:
 
 @measure("res-norm", seeds=5, seconds=100)
 def res_norm(bench: Bench) -> Findings:
-    found = compared(bench.folder, schemes=("pre_norm", "res_norm"), seeds=len(bench.seeds))
-    (setting,) = found.settings
+    setting, _, found = small(bench)
     values = [
         curve(LOSS, [1.0], [[v] for v in _ends(setting, scheme)], scheme, axis="share of the training")
         for scheme in ("pre_norm", "res_norm")
     ]
-    return Findings(values, _settings(setting), seconds=_seconds(found))
+    return Findings(values, _settings(setting), [LADDER], _seconds(found) * 2 / len(setting.schemes))
 
 
 @measure("inner-placements", seeds=5, seconds=300)
@@ -70,11 +71,10 @@ def inner_placements(bench: Bench) -> Findings:
     inner = ("pre_norm", "peri_norm", "res_norm")
     names = {name: f"block_attn_res(inner={name})" for name in inner}
     labels = {**names, "pre_norm": "block_attn_res"}  # its default
-    found = compared(bench.folder, schemes=(*inner, *labels.values()), seeds=len(bench.seeds))
-    (setting,) = found.settings
+    setting, _, found = small(bench)
     values = [number(LOSS, _ends(setting, name), name) for name in inner]
     values += [number(LOSS, _ends(setting, labels[name]), names[name]) for name in inner]
-    return Findings(values, _settings(setting), seconds=_seconds(found))
+    return Findings(values, _settings(setting), [LADDER], _seconds(found) * 6 / len(setting.schemes))
 
 
 @measure("depths", seeds=5, seconds=300)
@@ -83,9 +83,9 @@ def depths(bench: Bench) -> Findings:
     found = compared(bench.folder, schemes=("pre_norm",), seeds=len(bench.seeds), depths=(6, 12, 24))
     by_depth = {setting.setting.depth: _ends(setting, "pre_norm") for setting in found.settings}
     values = [number("held-out loss by depth", ends, f"pre_norm, {depth} layers") for depth, ends in by_depth.items()]
-    for small, large in ((6, 12), (12, 24)):
-        gains = [a - b for a, b in zip(by_depth[small], by_depth[large], strict=True)]
-        values.append(number("gain of doubling the depth", gains, f"pre_norm, {small} to {large} layers"))
+    for less, more in ((6, 12), (12, 24)):
+        gains = [a - b for a, b in zip(by_depth[less], by_depth[more], strict=True)]
+        values.append(number("gain of doubling the depth", gains, f"pre_norm, {less} to {more} layers"))
     deepest = max(found.settings, key=lambda setting: setting.setting.depth)
     return Findings(values, {**_settings(deepest), "depths": "6, 12, 24"}, seconds=_seconds(found))
 

@@ -1,0 +1,66 @@
+"""Writes the table of docs/claims/README.md from the ledger and the evidence: a verdict is never written by hand.
+
+python tools/claims_table.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from normlab.experiments.claims.book import Book, Entry, claims
+from normlab.experiments.claims.criteria import NotMeasured
+from normlab.experiments.claims.page import TITLES
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "claims" / "README.md"
+BEGIN, END = "<!-- verdicts: `python tools/claims_table.py` writes this -->", "<!-- end of the verdicts -->"
+
+
+def number(entry: Entry) -> str:
+    lead = entry.decision.leading
+    if lead is None:
+        return "-"
+    spread = (
+        ""
+        if lead.low is None or lead.high is None or lead.low == lead.high
+        else f" ({lead.low:.3g} to {lead.high:.3g})"
+    )
+    return f"{lead.label}: {lead.estimate:.3g}{spread}"
+
+
+def row(entry: Entry) -> str:
+    decision, claim = entry.decision, entry.claim
+    lacking = decision.verdict == "undecided" or isinstance(claim.criterion, NotMeasured)
+    more = decision.would_change if lacking else ""
+    if decision.verdict == "not measured":
+        more = decision.sentence if isinstance(claim.criterion, NotMeasured) else "not run yet"
+    cells = (claim.id, claim.statement, decision.verdict, number(entry), more)
+    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+
+
+def text(book: Book) -> str:
+    parts = [BEGIN, book.answer]
+    for seed in sorted({entry.claim.seed for entry in book.entries}):
+        part = book.of_seed(seed)
+        parts.append(f"### {seed}: {TITLES[seed]}\n\n{part.answer}")
+        head = "| claim | statement | verdict | the least certain number | what is lacking |\n|---|---|---|---|---|"
+        parts.append("\n".join([head, *(row(entry) for entry in part.entries)]))
+    return "\n\n".join([*parts, END])
+
+
+def written(document: str, book: Book) -> str:
+    before, _, rest = document.partition(BEGIN)
+    return before + text(book) + rest.partition(END)[2]
+
+
+def main() -> int:
+    was = DOCUMENT.read_text(encoding="utf-8")
+    now = written(was, claims(nulls=False))
+    if "--check" in sys.argv:
+        return int(was != now)
+    DOCUMENT.write_text(now, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
