@@ -19,6 +19,9 @@ INNER_SCHEMES = ("res_norm", "block_attn_res(inner=peri_norm)", "block_attn_res(
 # Tokens are ten for each parameter of Pre-Norm: 83,872, 601,664 and 1,186,880 of them.
 PRESETS: dict[str, Options] = {
     "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES},
+    # A first look: 2.5 tokens for each parameter, rates chosen on one seed. Too short to decide a claim.
+    "ladder-quarter": {**LADDER, "depths": (6,), "dim": 32, "tokens": 210_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES,
+                       "tune_seeds": 1},
     "ladder": {**LADDER, "depths": (12,), "dim": 64, "tokens": 6_020_000},
     "ladder-24": {**LADDER, "depths": (24,), "dim": 64, "tokens": 11_870_000, "seeds": 3,
                   "schemes": LADDER_SCHEMES[:3]},

@@ -25,7 +25,9 @@ from normlab.experiments.executors.here import HereExecutor
 from normlab.experiments.sweep import Sweep
 
 DEEP = 16
-LADDER = "Runs of the small ladder (`normlab compare --preset ladder-small`)."
+LADDER = (
+    "Runs of the small ladder (`normlab compare --preset ladder-small`, or ladder-quarter where those are not there)."
+)
 
 
 def compared(folder: Path, *, schemes: Sequence[str], seeds: int, **options: object) -> Comparison:
