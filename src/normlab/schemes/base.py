@@ -26,6 +26,7 @@ from normlab.schemes.norms import NormKind, make_norm
 
 Kind = Literal["attention", "ffn"]
 Stream = Any  # what `open` returns is the scheme's own business
+Carry = Any  # and so is what `read` keeps for `write`
 
 
 @dataclass(frozen=True)
@@ -289,9 +290,9 @@ class Scheme(nn.Module, ABC):
     @abstractmethod
     def open(self, x: Tensor) -> Stream: ...
     @abstractmethod
-    def read(self, stream: Stream, site: Site) -> tuple[Tensor, Any]: ...
+    def read(self, stream: Stream, site: Site) -> tuple[Tensor, Carry]: ...
     @abstractmethod
-    def write(self, stream: Stream, y: Tensor, carry: Any, site: Site) -> Stream: ...
+    def write(self, stream: Stream, y: Tensor, carry: Carry, site: Site) -> Stream: ...
     @abstractmethod
     def close(self, stream: Stream) -> Tensor: ...
 

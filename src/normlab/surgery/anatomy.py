@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -13,6 +13,9 @@ from normlab.probes.trace.roles import BranchRoles, LayerRoles, roles_for
 from normlab.schemes import Site
 from normlab.schemes.base import Kind
 from normlab.schemes.norms import NormKind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Anatomy:
-    model: nn.Module
-    owner: Any  # the PreTrainedModel that holds the layers
+    model: PreTrainedModel
+    owner: Any  # the PreTrainedModel that holds the layers; `splice` gives it a scheme and a plan
     layers: tuple[nn.Module, ...]
     places: tuple[Place, ...]
     dim: int
@@ -91,7 +94,7 @@ def anatomy(model: nn.Module) -> Anatomy:
             f"{type(layers[0]).__name__} is one block that {name} applies {depth} times, and a scheme needs a block for each"
         )
     places = _places(layers, [row for row in rows if row is not None])
-    owner = _owner(model, prefix, transformers)
+    owner = _owner(model, prefix, transformers.PreTrainedModel)
     kind, eps = _norm_of(places)
     return Anatomy(model, owner, tuple(layers), places, _width(model, places), kind, eps)
 
@@ -134,12 +137,12 @@ def _places(layers: list[nn.Module], rows: list[LayerRoles]) -> tuple[Place, ...
     )
 
 
-def _owner(model: Any, prefix: str, transformers: Any) -> Any:
+def _owner(model: PreTrainedModel, prefix: str, kind: type[nn.Module]) -> nn.Module:
     """The nearest PreTrainedModel around the layers: there transformers collects hidden states."""
     parts = prefix.split(".")
     for end in range(len(parts), -1, -1):
         found = model.get_submodule(".".join(parts[:end])) if end else model
-        if isinstance(found, transformers.PreTrainedModel):
+        if isinstance(found, kind):
             return found
     return model
 
@@ -149,14 +152,14 @@ def _norm_of(places: tuple[Place, ...]) -> tuple[NormKind, float]:
     for place in places:
         names = [*place.pre, *place.res, *([place.out] if place.out else [])]
         for name in names:
-            norm: Any = place.part(name)
+            norm = place.part(name)
             eps = next((float(getattr(norm, key)) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-6)
             centred = "layernorm" in type(norm).__name__.lower() and not hasattr(norm, "variance_epsilon")
             return ("layernorm" if centred else "rmsnorm"), eps
     return "rmsnorm", 1e-6
 
 
-def _width(model: Any, places: tuple[Place, ...]) -> int:
+def _width(model: PreTrainedModel, places: tuple[Place, ...]) -> int:
     for place in places:
         for name in (*place.pre, *place.res, *([place.out] if place.out else [])):
             weight = getattr(place.part(name), "weight", None)

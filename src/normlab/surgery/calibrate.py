@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from normlab.errors import UnsupportedError
 from normlab.probes.inputs.losses import call
@@ -37,7 +37,7 @@ def measure(body: Anatomy, batches: Sequence[object]) -> Sizes:
     """Watch the model, as it is, on these batches."""
     found: dict[tuple[str, int | str], list[float]] = defaultdict(list)
     held: dict[int, Tensor] = {}
-    handles: list[Any] = []
+    handles: list[RemovableHandle] = []
 
     def keep(what: str, key: int | str, x: Tensor) -> None:
         found[what, key].append(float(x.detach().float().square().mean(-1).sqrt().median()))
@@ -45,7 +45,7 @@ def measure(body: Anatomy, batches: Sequence[object]) -> Sizes:
     def before(place: Place, name: str) -> Callable[..., None]:
         index = place.site.index
 
-        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+        def hook(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             x = first_tensor((args, kwargs))
             keep("norm", f"{index}.{name}", x)
             if name in (place.pre or place.cores):
@@ -57,7 +57,7 @@ def measure(body: Anatomy, batches: Sequence[object]) -> Sizes:
     def behind(place: Place, last: bool) -> Callable[..., None]:
         index, sums = place.site.index, added
 
-        def hook(_: nn.Module, args: Any, output: Any) -> None:
+        def hook(_: nn.Module, args: tuple[object, ...], output: object) -> None:
             y = first_tensor(output).detach()
             sums[index] = sums[index] + y.reshape(sums[index].shape) if index in sums else y
             if last:

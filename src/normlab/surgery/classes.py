@@ -11,54 +11,61 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cache
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
 from normlab import __version__
 from normlab.errors import ConfigError, InputError, require
 from normlab.files import write_text
-from normlab.schemes import Scheme, SchemeConfig, label, lookup
+from normlab.schemes import Scheme, SchemeConfig, Site, label, lookup
 from normlab.surgery.anatomy import anatomy
 from normlab.surgery.hooks import Checkpointed
 from normlab.surgery.splice import build, check, splice, way_of
+from normlab.surgery.stream import Plan
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 PREFIX, TYPE = "Normlab", "normlab_"
+Model = TypeVar("Model", bound=nn.Module)
 
 
-class Swapped:
+class Swapped(nn.Module):
     """What every generated model class adds to its base."""
 
-    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+    def __init__(self, config: PretrainedConfig, *args: object, **kwargs: object) -> None:
+        super().__init__(config, *args, **kwargs)
         chosen = stored_scheme(config)
-        model: Any = self
-        body = anatomy(model)
+        body = anatomy(self)
         check(chosen, body)
         splice(body, build(chosen, body), way=way_of(chosen))
 
     @property
-    def _spliced(self) -> Any:
-        return next(module for module in self.modules() if "scheme" in module._modules)  # type: ignore[attr-defined]
+    def _spliced(self) -> nn.Module:
+        return next(module for module in self.modules() if "scheme" in module._modules)
 
     @property
     def scheme(self) -> nn.Module:
-        found: nn.Module = self._spliced._modules["scheme"]
+        found = self._spliced._modules["scheme"]
+        assert found is not None
         return found
 
     @property
-    def sites(self) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = self._spliced.splice.sites
-        return found
+    def sites(self) -> tuple[Site, ...]:
+        plan = self._spliced.splice
+        assert isinstance(plan, Plan)
+        return plan.sites
 
     @property
     def branches(self) -> list[nn.Module]:
         """The module of each site, for `normlab diagnose`."""
-        places = anatomy(self).places  # type: ignore[arg-type]
+        places = anatomy(self).places
         return [place.part(place.cores[0]) if len(place.cores) == 1 else place.module for place in places]
 
-    def _initialize_missing_keys(self, *args: Any, **kwargs: Any) -> None:
+    def _initialize_missing_keys(self, *args: object, **kwargs: object) -> None:
         """What a checkpoint leaves out of the scheme starts as the scheme says; what it brought stays."""
         super()._initialize_missing_keys(*args, **kwargs)  # type: ignore[misc]
         scheme = self.scheme
@@ -71,30 +78,32 @@ class Swapped:
             scheme.load_state_dict(brought, strict=False)
 
     def _set_gradient_checkpointing(
-        self, enable: bool = True, gradient_checkpointing_func: Callable[..., Any] | None = None, **rest: Any
+        self, enable: bool = True, gradient_checkpointing_func: Callable[..., object] | None = None, **rest: object
     ) -> None:
         from torch.utils.checkpoint import checkpoint
 
         wrapped = Checkpointed(gradient_checkpointing_func or checkpoint)
         super()._set_gradient_checkpointing(enable, wrapped, **rest)  # type: ignore[misc]
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+    def save_pretrained(self, save_directory: str | PathLike[str], *args: object, **kwargs: object) -> object:
         found = super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         if kwargs.get("is_main_process", True):
-            write_card(save_directory, self)
+            write_card(save_directory, self.config, base_of(type(self)).__name__)  # type: ignore[arg-type]
         return found
 
 
-def stored_scheme(config: Any) -> SchemeConfig:
+def stored_scheme(config: PretrainedConfig) -> SchemeConfig:
     """The scheme that a config.json names, with all of its options."""
     stored = getattr(config, "normlab", None)
-    if not isinstance(stored, dict) or not isinstance(stored.get("scheme"), dict) or "name" not in stored["scheme"]:
+    stored = stored if isinstance(stored, dict) else {}
+    given = stored.get("scheme")
+    if not isinstance(given, dict) or "name" not in given:
         raise InputError(
             f"this config is of the type {config.model_type!r} but names no scheme under 'normlab'; it was not written by "
             "nl.swap"
         )
     try:
-        return lookup(stored["scheme"]["name"]).from_dict(stored["scheme"])
+        return lookup(given["name"]).from_dict(given)
     except ConfigError as error:
         raise InputError(
             f"this model was swapped by normlab {stored.get('version', '?')}, and this is normlab {__version__}, which does "
@@ -102,15 +111,15 @@ def stored_scheme(config: Any) -> SchemeConfig:
         ) from None
 
 
-def config_class(base: Any) -> Any:
+def config_class(base: type[PretrainedConfig]) -> type[PretrainedConfig]:
     """NormlabLlamaConfig of LlamaConfig."""
     if base.model_type.startswith(TYPE):
         return base
-    return _config_class(base)
+    return _config_class(base)  # type: ignore[arg-type]  # a class is hashable
 
 
 @cache
-def _config_class(base: Any) -> Any:
+def _config_class(base: type[PretrainedConfig]) -> type[PretrainedConfig]:
     names = {"model_type": TYPE + base.model_type, "__module__": __name__, "__doc__": f"{base.__name__} and a scheme."}
     made = type(PREFIX + base.__name__, (base,), names)
     _convert_alike(base.model_type)
@@ -125,16 +134,20 @@ def _convert_alike(model_type: str) -> None:
         mapping.register_checkpoint_conversion_mapping(TYPE + model_type, found, overwrite=True)
 
 
-@cache
-def model_class(base: Any, config: Any) -> Any:
+def model_class(base: type[PreTrainedModel], config: type[PretrainedConfig]) -> type[PreTrainedModel]:
     """NormlabLlamaForCausalLM of LlamaForCausalLM."""
+    return _model_class(base, config)  # type: ignore[arg-type]
+
+
+@cache
+def _model_class(base: type[PreTrainedModel], config: type[PretrainedConfig]) -> type[PreTrainedModel]:
     doc = f"{base.__name__} with a residual scheme of normlab."
     return type(
         PREFIX + base.__name__, (Swapped, base), {"config_class": config, "__module__": __name__, "__doc__": doc}
     )
 
 
-def dress(model: Any, scheme: SchemeConfig) -> None:
+def dress(model: PreTrainedModel, scheme: SchemeConfig) -> None:
     """Give a model that was swapped in place its generated classes."""
     old = model.config
     config = copy.deepcopy(old)
@@ -142,13 +155,13 @@ def dress(model: Any, scheme: SchemeConfig) -> None:
     config.normlab = {"version": __version__, "scheme": scheme.to_dict()}
     _same_config(model, old, config)
     base, kind = type(model), type(config)
-    made = model_class(base, kind)  # type: ignore[arg-type]
+    made = model_class(base, kind)
     capturing = require("transformers.utils.output_capturing", extra="hf", purpose="swapping a model")
     capturing._CAN_RECORD_REGISTRY[str(made)] = getattr(model, "_can_record_outputs", None)
     model.__class__ = made
 
 
-def undress(model: Any) -> None:
+def undress(model: PreTrainedModel) -> None:
     """The base classes again."""
     old = model.config
     config = copy.deepcopy(old)
@@ -158,15 +171,15 @@ def undress(model: Any) -> None:
     model.__class__ = base_of(type(model))
 
 
-def base_of(made: Any) -> Any:
+def base_of(made: type[Model]) -> type[Model]:
     """The class of transformers under a generated one."""
     return made.__mro__[2]
 
 
-def _same_config(model: nn.Module, old: Any, new: Any) -> None:
+def _same_config(model: PreTrainedModel, old: PretrainedConfig, new: PretrainedConfig) -> None:
     for module in model.modules():
         if vars(module).get("config") is old:
-            module.config = new
+            module.config = new  # type: ignore[assignment]
 
 
 def is_swapped(model: object) -> bool:
@@ -174,7 +187,7 @@ def is_swapped(model: object) -> bool:
 
 
 # -- found by name ------------------------------------------------------------------------------------------------------
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type[PretrainedConfig] | type[PreTrainedModel]:
     if not name.startswith(PREFIX):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     transformers = require("transformers", extra="hf", purpose=name)
@@ -248,16 +261,16 @@ Written by normlab {version}. `nl.fold(model)` gives a plain `{base}` where that
 """
 
 
-def write_card(folder: str | Path, model: Any) -> None:
+def write_card(folder: str | PathLike[str], config: PretrainedConfig, base: str) -> None:
     """README.md, unless somebody else wrote one."""
     path = Path(folder) / "README.md"
     if path.exists() and MARK not in path.read_text(encoding="utf-8"):
         return
-    scheme, base = stored_scheme(model.config), base_of(type(model)).__name__
+    scheme = stored_scheme(config)
     text = CARD.format(
         name=scheme.name, mark=MARK, base=base, label=label(scheme), equation=scheme.card.equation,
-        citation=scheme.card.citation, type=model.config.model_type, auto=auto_class(base),
-        version=model.config.normlab["version"],
+        citation=scheme.card.citation, type=config.model_type, auto=auto_class(base),
+        version=config.normlab["version"],
     )  # fmt: skip
     write_text(path, text)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,15 @@ from torch import Tensor, nn
 from normlab.errors import UnsupportedError
 from normlab.surgery.anatomy import Anatomy
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
 COUNTS = ("max_window_layers", "first_k_dense_replace", "num_dense_layers")  # how many of the first layers are special
 
 
 def cut(body: Anatomy, kept: Sequence[int]) -> Callable[[], None]:
     """Leave only these layers in the model and in its config. Returns a function that undoes it."""
-    model: Any = body.model
+    model = body.model
     depth = len(body.layers)
     parent, name = _container(body)
     whole, old = getattr(parent, name), model.config
@@ -51,7 +54,7 @@ def cut(body: Anatomy, kept: Sequence[int]) -> Callable[[], None]:
     return undo
 
 
-def cut_config(config: Any, kept: Sequence[int], depth: int) -> None:
+def cut_config(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
     """Every list of one entry a layer, and every number that counts layers."""
     for key, value in list(vars(config).items()):
         if (
@@ -73,22 +76,22 @@ def _container(body: Anatomy) -> tuple[nn.Module, str]:
     raise UnsupportedError(f"the layers of {type(body.model).__name__} are not in a ModuleList")
 
 
-def _set_config(model: nn.Module, old: Any, new: Any) -> None:
+def _set_config(model: PreTrainedModel, old: PretrainedConfig, new: PretrainedConfig) -> None:
     pairs = [(old, new)]
     if old.get_text_config() is not old:
         pairs.append((old.get_text_config(), new.get_text_config()))
     for module in model.modules():
         for before, after in pairs:
             if vars(module).get("config") is before:
-                module.config = after
+                module.config = after  # type: ignore[assignment]
 
 
 @torch.no_grad()
 def _rescale_queries(layer: nn.Module, factor: float) -> list[tuple[Tensor, Tensor]]:
     """GPT-2 with scale_attn_by_inverse_layer_idx divides scores by a layer's number, which has changed."""
-    found: Any = layer.attn.c_attn  # type: ignore[union-attr]
-    before = [(p, p.clone()) for p in (found.weight, found.bias)]
-    width = found.weight.shape[0]
-    found.weight[:, :width].mul_(factor)
-    found.bias[:width].mul_(factor)
+    weight, bias = layer.get_parameter("attn.c_attn.weight"), layer.get_parameter("attn.c_attn.bias")
+    before: list[tuple[Tensor, Tensor]] = [(p, p.clone()) for p in (weight, bias)]
+    width = weight.shape[0]
+    weight[:, :width].mul_(factor)
+    bias[:width].mul_(factor)
     return before

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from normlab.surgery.calibrate import scale_norm
 from normlab.surgery.classes import base_of, dress, is_swapped, stored_scheme, undress
 from normlab.surgery.splice import Fixed, build, factor_of, splice, stores_gain_less_one, unsplice, way_of
 from normlab.surgery.swap import ROUNDING, largest_difference, observe, probe_batches
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Changed = list[tuple[Tensor, Tensor]]
 _LAST = (
@@ -60,13 +63,14 @@ class FoldReport(Result):
         )
 
 
-def fold(model: Any, *, batches: object = None) -> FoldReport:
+def fold(model: PreTrainedModel, *, batches: object = None) -> FoldReport:
     """The plain architecture again, in place, for programs that know nothing of schemes."""
     if not is_swapped(model):
         raise UnsupportedError(f"{type(model).__name__} is not swapped: there is nothing to fold")
     config = stored_scheme(model.config)
     body = anatomy(model)
-    scheme: Scheme = model.scheme
+    scheme = model.scheme
+    assert isinstance(scheme, Scheme)
     shown, mode = probe_batches(model, batches), model.training
     _must_be_exact(config, scheme, body)
     model.eval()
@@ -91,7 +95,7 @@ def fold(model: Any, *, batches: object = None) -> FoldReport:
     return FoldReport(label(config), type(model).__name__, tuple(folded), difference, largest)
 
 
-def _undo(model: Any, config: SchemeConfig, scheme: Scheme, changed: Changed) -> None:
+def _undo(model: PreTrainedModel, config: SchemeConfig, scheme: Scheme, changed: Changed) -> None:
     with torch.no_grad():
         for parameter, value in changed:
             parameter.copy_(value)
@@ -157,12 +161,13 @@ def _scale_output(place: Place, name: str, gain: Tensor, changed: Changed) -> No
     """Multiply what this module returns by a gain, a number or one for each channel."""
     module = place.part(name)
     if name in place.res:
-        weight: Any = module.weight
+        weight, shift = module.weight, getattr(module, "bias", None)
+        assert isinstance(weight, Tensor)
         changed.append((weight, weight.clone()))
         weight.copy_(((1 + weight) * gain - 1) if stores_gain_less_one(module) else weight * gain)
-        if getattr(module, "bias", None) is not None:
-            changed.append((module.bias, module.bias.clone()))  # type: ignore[arg-type, operator, union-attr]
-            module.bias.mul_(gain)  # type: ignore[operator, union-attr]
+        if isinstance(shift, Tensor):
+            changed.append((shift, shift.clone()))
+            shift.mul_(gain)
         return
     targets = list(_last_weights(place, name))
     if not targets:
@@ -198,6 +203,5 @@ def _last_weights(place: Place, name: str) -> Iterator[tuple[Tensor, int]]:
 
 def _ends(module: nn.Module, found: list[nn.Module]) -> bool:
     """Of several candidates (the down projections of shared experts too) those of the last one's name and shape."""
-    weight: Any = module.weight
-    last: Any = found[-1].weight
-    return bool(weight.shape[0] == last.shape[0])
+    weight, last = module.weight, found[-1].weight
+    return isinstance(weight, Tensor) and isinstance(last, Tensor) and weight.shape[0] == last.shape[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict
+from typing import ClassVar, TypedDict
 
 import torch
 from pydantic import Field
@@ -70,7 +70,7 @@ def heal(model: nn.Module, layers: Sequence[nn.Module], loss: Loss, how: Heal) -
             scale = min(1.0, (step + 1) / max(1, how.warmup)) * (1 - step / how.steps)
             for group in optimizer.param_groups:
                 group["lr"] = how.lr * scale
-            value: Any = loss(model, how.batches[step % len(how.batches)])
+            value = loss(model, how.batches[step % len(how.batches)])
             optimizer.zero_grad()
             value.backward()
             torch.nn.utils.clip_grad_norm_(trained, how.clip)

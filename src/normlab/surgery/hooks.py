@@ -5,30 +5,45 @@ scheme inside: a model must pickle and deep-copy, and PEFT must be able to put a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 from torch import Tensor, nn
 
 from normlab.errors import UnsupportedError
 from normlab.schemes.base import Parts
-from normlab.surgery.stream import Stream
+from normlab.surgery.stream import Plan, Stream, Verbs
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Values = tuple[object, ...]  # what a layer is given or answers: a stream or tensors, masks, caches
+Named = dict[str, object]
+HIDDEN = "hidden_states"  # their name for the stream
+
+
+class Owner(Protocol):
+    """The model that holds the layers, as `splice` leaves it."""
+
+    scheme: Verbs
+    splice: Plan
+
+
+class Offload(Protocol):
+    """accelerate's hook of a module whose parameters lie elsewhere."""
+
+    def pre_forward(self, module: nn.Module) -> object: ...
+    def post_forward(self, module: nn.Module, output: object) -> object: ...
 
 
 class Enters:
     """Before a layer: the first opens the stream, the others take it as a fresh value and see that they are in order."""
 
-    def __init__(self, layer: int, first: int, owner: nn.Module) -> None:
+    def __init__(self, layer: int, first: int, owner: Owner) -> None:
         self.layer, self.first, self.owner = layer, first, owner
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    def __call__(self, module: nn.Module, args: Values, kwargs: Named) -> tuple[Values, Named]:
         if args:
             return (self.enter(args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": self.enter(kwargs["hidden_states"])}
+        return args, {**kwargs, HIDDEN: self.enter(kwargs[HIDDEN])}
 
-    def enter(self, value: Any) -> Stream:
-        owner: Any = self.owner
+    def enter(self, value: object) -> Stream:
         if isinstance(value, Stream):
             if value.index != self.first:
                 raise UnsupportedError(
@@ -41,13 +56,16 @@ class Enters:
             raise UnsupportedError(
                 f"layer {self.layer} of a swapped model was given a tensor; only layer 0 opens the residual stream"
             )
-        return Stream.opened(owner.scheme, owner.splice, value)
+        assert isinstance(value, Tensor)
+        return Stream.opened(self.owner.scheme, self.owner.splice, value)
 
 
 class Closes:
     """After the last layer: the stream becomes a tensor again."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def __call__(
+        self, module: nn.Module, args: Values, output: Stream | tuple[Stream, ...]
+    ) -> Tensor | tuple[object, ...]:
         if isinstance(output, tuple):
             return (output[0].closed(), *output[1:])
         return output.closed()
@@ -56,7 +74,7 @@ class Closes:
 class Reads:
     """In front of a norm, or of a branch without one: the stream is read."""
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    def __call__(self, module: nn.Module, args: Values, kwargs: Named) -> tuple[Values, Named]:
         given = tuple(value.read() if isinstance(value, Stream) else value for value in args)
         named = {key: value.read() if isinstance(value, Stream) else value for key, value in kwargs.items()}
         return given, named
@@ -68,7 +86,7 @@ class Times:
     def __init__(self, factor: float) -> None:
         self.factor = factor
 
-    def __call__(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def __call__(self, module: nn.Module, args: Values, output: Tensor) -> Tensor:
         return output * self.factor
 
 
@@ -78,7 +96,7 @@ class Joins:
     def __init__(self, norm: nn.Module) -> None:
         self.norm = norm
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Stream | Tensor) -> Stream | Tensor:
         return x.joined(self.plain) if isinstance(x, Stream) else self.plain(x)
 
     def plain(self, x: Tensor) -> Tensor:
@@ -89,11 +107,11 @@ class Joins:
 class Shows:
     """After the model: where hidden states were asked for, streams become tensors."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Values, output: object) -> object:
         if isinstance(output, tuple):
             return tuple(_shown(part) for part in output)
-        if isinstance(output, dict) and output.get("hidden_states") is not None:
-            output["hidden_states"] = _shown(output["hidden_states"])
+        if isinstance(output, dict) and output.get(HIDDEN) is not None:
+            output[HIDDEN] = _shown(output[HIDDEN])
         return output
 
 
@@ -103,9 +121,9 @@ class Fetches:
     def __init__(self, boxes: tuple[nn.Module, ...]) -> None:
         self.boxes = boxes
 
-    def __call__(self, module: nn.Module, args: Any) -> None:
+    def __call__(self, module: nn.Module, args: Values) -> None:
         for box in self.boxes:
-            hook: Any = getattr(box, "_hf_hook", None)
+            hook: Offload | None = getattr(box, "_hf_hook", None)
             if hook is not None:
                 hook.pre_forward(box)
 
@@ -113,14 +131,14 @@ class Fetches:
 class Returns(Fetches):
     """After a verb: they go back."""
 
-    def __call__(self, module: nn.Module, args: Any, output: Any = None) -> None:
+    def __call__(self, module: nn.Module, args: Values, output: object = None) -> None:
         for box in self.boxes:
-            hook: Any = getattr(box, "_hf_hook", None)
+            hook: Offload | None = getattr(box, "_hf_hook", None)
             if hook is not None:
                 hook.post_forward(box, None)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     if isinstance(value, Stream):
         return value.hidden()
     return tuple(_shown(part) for part in value) if type(value) is tuple else value
@@ -129,23 +147,23 @@ def _shown(value: Any) -> Any:
 class Checkpointed:
     """A checkpointing function that is handed tensors only: the reentrant kind loses the gradients of all others."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         self.function = function
 
-    def __call__(self, run: Callable[..., Any], *args: Any) -> Any:
+    def __call__(self, run: Callable[..., object], *args: object) -> object:
         taken, tensors = _apart(args)
-        returned: list[Any] = []
+        returned: list[tuple[Pieces, bool]] = []
 
-        def inside(*flat: Any) -> tuple[Any, ...]:
+        def inside(*flat: object) -> Values:
             result = run(*_together(taken, flat))
             wrapped = result if isinstance(result, tuple) else (result,)
             pieces, flat_out = _apart(wrapped)
             if not returned:  # when the layer runs again, its structure is known
-                returned.extend((pieces, isinstance(result, tuple)))
+                returned.append((pieces, isinstance(result, tuple)))
             return flat_out
 
         flat_out = self.function(inside, *tensors)
-        pieces, several = returned
+        [(pieces, several)] = returned
         result = _together(pieces, flat_out if isinstance(flat_out, tuple) else (flat_out,))
         return result if several else result[0]
 
@@ -157,15 +175,18 @@ class _Piece:
         self.like, self.settled, self.moving = stream.skeleton(), settled, moving
         self.empty = Stream(stream.scheme, stream.plan, None, stream.index)
 
-    def together(self, flat: list[Tensor]) -> Stream:
-        settled = tuple(flat.pop(0) for _ in range(self.settled))
-        return self.empty.rebuilt(Parts(settled, tuple(flat.pop(0) for _ in range(self.moving))), self.like)
+    def together(self, flat: list[object]) -> Stream:
+        settled = tuple(_tensor(flat.pop(0)) for _ in range(self.settled))
+        return self.empty.rebuilt(Parts(settled, tuple(_tensor(flat.pop(0)) for _ in range(self.moving))), self.like)
 
 
-def _apart(values: tuple[Any, ...]) -> tuple[list[_Piece | None], tuple[Any, ...]]:
+Pieces = list[_Piece | None]
+
+
+def _apart(values: Values) -> tuple[Pieces, Values]:
     """Values with every stream laid out as its tensors."""
-    pieces: list[_Piece | None] = []
-    flat: list[Any] = []
+    pieces: Pieces = []
+    flat: list[object] = []
     for value in values:
         if isinstance(value, Stream):
             parts = value.parts()
@@ -177,7 +198,12 @@ def _apart(values: tuple[Any, ...]) -> tuple[list[_Piece | None], tuple[Any, ...
     return pieces, tuple(flat)
 
 
-def _together(pieces: list[_Piece | None], flat: tuple[Any, ...]) -> tuple[Any, ...]:
+def _tensor(value: object) -> Tensor:
+    assert isinstance(value, Tensor)
+    return value
+
+
+def _together(pieces: Pieces, flat: Values) -> Values:
     left = list(flat)
     return tuple(left.pop(0) if piece is None else piece.together(left) for piece in pieces)
 

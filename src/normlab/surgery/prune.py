@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from normlab.surgery.classes import is_swapped
 from normlab.surgery.cut import cut
 from normlab.surgery.heal import Heal, heal, neighbours
 from normlab.surgery.swap import Seen, answer, largest_difference, observe, probe_batches
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class PruneReport(Result):
 
 
 def prune(
-    model: Any,
+    model: nn.Module,
     layers: Sequence[int] | None = None,
     *,
     from_: Diagnosis | None = None,
@@ -90,7 +93,7 @@ def prune(
         layers = [choice.layer for choice in chosen]
     body = _operable(model)
     removed = _checked(layers, len(body.layers))
-    shown = probe_batches(model, batches)
+    shown = probe_batches(body.model, batches)
     loss = None if batches is None else pick("auto", model, shown[0])
     if heal is not None and loss is None:
         raise InputError("healing is judged by the loss on text that it does not train on: pass batches=")
@@ -99,7 +102,7 @@ def prune(
 
 
 def choose(
-    model: Any,
+    model: nn.Module,
     batches: object,
     *,
     from_: Diagnosis | None = None,
@@ -109,7 +112,7 @@ def choose(
     """Layers that the loss misses least, one by one, each without those chosen before."""
     body = _operable(model)
     wanted = _wanted(most, max_loss, len(body.layers))
-    shown = probe_batches(model, batches)
+    shown = probe_batches(body.model, batches)
     loss = pick("auto", model, shown[0])
     if loss is None or batches is None:
         raise InputError("to choose layers, the loss on text decides: pass batches= of text, or name the layers")
@@ -117,7 +120,7 @@ def choose(
         return tuple(_choose(body, shown, loss, wanted, order=_order(from_, len(body.layers)), max_loss=max_loss))
 
 
-def _operable(model: Any) -> Anatomy:
+def _operable(model: nn.Module) -> Anatomy:
     if is_swapped(model):
         raise UnsupportedError("this model is swapped; nl.fold it, prune it, and swap it again")
     return anatomy(model)
@@ -209,7 +212,7 @@ class _Passes:
     def __init__(self, several: int) -> None:
         self.several = several
 
-    def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, hidden_states: Tensor, *args: object, **kwargs: object) -> object:
         return (hidden_states, *[None] * (self.several - 1)) if self.several else hidden_states
 
 
@@ -230,7 +233,7 @@ def _several(body: Anatomy) -> int:
     """How many values a layer returns: 0 for the stream alone."""
     kept: list[int] = []
 
-    def look(_: nn.Module, args: Any, output: Any) -> None:
+    def look(_: nn.Module, args: tuple[object, ...], output: object) -> None:
         kept.append(len(output) if isinstance(output, tuple) else 0)
 
     handle = body.layers[0].register_forward_hook(look)
@@ -252,7 +255,7 @@ def _prune(
     chosen: tuple[Choice, ...],
     how: Heal | None,
 ) -> PruneReport:
-    model: Any = body.model
+    model = body.model
     depth, count = len(body.layers), sum(p.numel() for p in model.parameters())
     kept = tuple(layer for layer in range(depth) if layer not in removed)
     before = observe(model, batches, loss)
@@ -280,9 +283,10 @@ def _prune(
 
 
 @torch.no_grad()
-def _reloaded_difference(model: Any, batches: list[object], skipped: Seen) -> float:
+def _reloaded_difference(model: PreTrainedModel, batches: list[object], skipped: Seen) -> float:
     with tempfile.TemporaryDirectory() as folder, quiet():
         model.save_pretrained(folder)
-        again = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype).to(model.device).eval()
+        again: nn.Module = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype)
+    again.to(model.device).eval()
     outputs = tuple(answer(call(again, batch)).float().cpu() for batch in batches)
     return largest_difference(Seen(outputs, None), skipped)

@@ -14,7 +14,7 @@ eps; where a scheme reads a mean of n sources, the read is multiplied by n, whic
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +65,8 @@ class Fixed(nn.Module):
 
 def affine(norm: nn.Module) -> tuple[Tensor | None, Tensor | None]:
     """The gain and the shift that a norm applies; Gemma stores its gain less one."""
-    weight: Any = getattr(norm, "weight", None)
-    shift: Any = getattr(norm, "bias", None)
+    weight: Tensor | None = getattr(norm, "weight", None)
+    shift: Tensor | None = getattr(norm, "bias", None)
     if weight is None:
         return None, shift
     return (1 + weight if stores_gain_less_one(norm) else weight), shift

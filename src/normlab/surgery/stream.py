@@ -12,17 +12,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from normlab.errors import UnsupportedError
-from normlab.schemes.base import Parts, Scheme, Site, tensors_of
+from normlab.schemes.base import Carry, Parts, Scheme, Site, tensors_of
+from normlab.schemes.base import Stream as State
 
-Verbs = Callable[..., Any]
-"""A scheme, called with the name of a verb and its arguments: so the hooks of offloading and the wrappers of PEFT act."""
 _ADDITIONS = {torch.add, torch.Tensor.add, torch.Tensor.add_, torch.Tensor.__add__, torch.Tensor.__radd__}
+
+
+class Verbs(Protocol):
+    """A scheme, called with the name of a verb and its arguments: so the hooks of offloading and the wrappers of PEFT act."""
+
+    @overload
+    def __call__(self, verb: Literal["open"], x: Tensor, /) -> State: ...
+    @overload
+    def __call__(self, verb: Literal["read"], state: State, site: Site, /) -> tuple[Tensor, Carry]: ...
+    @overload
+    def __call__(self, verb: Literal["write"], state: State, y: Tensor, carry: Carry, site: Site, /) -> State: ...
+    @overload
+    def __call__(self, verb: Literal["close"], state: State, /) -> Tensor: ...
+    @overload
+    def __call__(self, verb: Literal["to_parts"], state: State, /) -> Parts: ...
+    @overload
+    def __call__(self, verb: Literal["from_parts"], parts: Parts, like: State, site: Site | None, /) -> State: ...
 
 
 class Plan:
@@ -44,9 +60,9 @@ class Stream:
 
     scheme: Verbs
     plan: Plan
-    state: Any
+    state: State
     index: int = 0
-    seen: tuple[Tensor, Any] | None = None
+    seen: tuple[Tensor, Carry] | None = None
     summed: Tensor | None = None
 
     @classmethod
@@ -76,7 +92,7 @@ class Stream:
     def __radd__(self, y: Tensor) -> Stream:
         return self.plus(y)
 
-    def plus(self, y: Tensor) -> Stream:
+    def plus(self, y: object) -> Stream:
         """residual + y. By a name of its own: under a compiler the operator would come back through torch again."""
         if not isinstance(y, Tensor):
             raise UnsupportedError(
@@ -108,8 +124,7 @@ class Stream:
         return Stream(self.scheme, self.plan, state, self.index + 1)
 
     def closed(self) -> Tensor:
-        found: Tensor = self.scheme("close", self.state)
-        return found
+        return self.scheme("close", self.state)
 
     def hidden(self) -> Tensor:
         """A hidden state, for `output_hidden_states`: what the next branch is given in front of its norm."""
@@ -119,15 +134,14 @@ class Stream:
 
     # -- as plain tensors, for reentrant checkpointing, which sees no others -------------------------------------------
     def parts(self) -> Parts:
-        found: Parts = self.scheme("to_parts", self.state)
-        return found
+        return self.scheme("to_parts", self.state)
 
-    def skeleton(self) -> Any:
+    def skeleton(self) -> State:
         """The structure of the state without its numbers."""
         nothing = torch.empty(0, device="meta")
         return Scheme.from_parts(None, Parts((), tuple(nothing for _ in tensors_of(self.state))), self.state, None)  # type: ignore[arg-type]
 
-    def rebuilt(self, parts: Parts, like: Any) -> Stream:
+    def rebuilt(self, parts: Parts, like: State) -> Stream:
         site = self.site if self.index < len(self.plan.sites) else None
         return Stream(self.scheme, self.plan, self.scheme("from_parts", parts, like, site), self.index)
 
@@ -156,10 +170,10 @@ class Stream:
     def dim(self) -> int:
         return 3
 
-    def size(self, at: int | None = None) -> Any:
+    def size(self, at: int | None = None) -> torch.Size | int:
         return self.shape if at is None else self.shape[at]
 
-    def reshape(self, *_: Any) -> Stream:
+    def reshape(self, *_: object) -> Stream:
         return self
 
     view = reshape
@@ -178,11 +192,16 @@ class Stream:
 
     @classmethod
     def __torch_function__(
-        cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        cls,
+        function: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> Stream:
         if function in _ADDITIONS and len(args) == 2 and not kwargs:
-            first, second = args
-            return first.plus(second) if isinstance(first, Stream) else second.plus(first)
+            stream, y = args if isinstance(args[0], Stream) else args[::-1]
+            assert isinstance(stream, Stream)
+            return stream.plus(y)
         name = getattr(function, "__name__", str(function))
         raise UnsupportedError(
             f"the residual stream of this model is no single tensor, and {name} was called on it; a layer may pass it "

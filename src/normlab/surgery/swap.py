@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from normlab.surgery.anatomy import Anatomy, anatomy
 from normlab.surgery.calibrate import Sizes, fold_factors, measure, set_sizes
 from normlab.surgery.classes import dress, is_swapped, undress
 from normlab.surgery.splice import build, check, splice, unsplice, way_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Calibrate = Literal["auto", "off"]
 ROUNDING = 256  # of the type's eps, in units of the largest output: what rounding may change
@@ -62,13 +65,13 @@ class SwapReport(Result):
 
 
 def swap(
-    model: Any,
+    model: PreTrainedModel,
     scheme: str | SchemeConfig,
     *,
     batches: object = None,
     calibrate: Calibrate = "auto",
     strict: bool = False,
-    **options: Any,
+    **options: object,
 ) -> SwapReport:
     """Put a scheme into a Hugging Face model, in place; what you leave out of its options is neutral.
 
@@ -96,13 +99,13 @@ def swap(
     return report
 
 
-def parse_stored(model: Any) -> SchemeConfig:
+def parse_stored(model: PreTrainedModel) -> SchemeConfig:
     from normlab.surgery.classes import stored_scheme
 
     return stored_scheme(model.config)
 
 
-def starting(scheme: str | SchemeConfig, options: dict[str, Any]) -> SchemeConfig:
+def starting(scheme: str | SchemeConfig, options: dict[str, object]) -> SchemeConfig:
     """The neutral setting of a scheme, with what was asked for on top."""
     config = scheme_of(scheme, **options) if isinstance(scheme, str) else parse_scheme(scheme).replace(**options)
     if _folds(config):
@@ -122,7 +125,7 @@ def _folds(config: SchemeConfig) -> bool:
     return isinstance(config, PlacementConfig) and callable(config.row.c)
 
 
-def probe_batches(model: Any, batches: object) -> list[object]:
+def probe_batches(model: PreTrainedModel, batches: object) -> list[object]:
     if batches is not None:
         found = as_batches(batches, model)
         named = getattr(model, "main_input_name", "input_ids")
@@ -134,7 +137,9 @@ def probe_batches(model: Any, batches: object) -> list[object]:
         size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
         pixels = torch.randn(2, getattr(config, "num_channels", 3), size, size, generator=generator)
         return [{"pixel_values": pixels.to(device, next(model.parameters()).dtype)}]
-    vocabulary = model.get_input_embeddings().num_embeddings
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, nn.Embedding)
+    vocabulary = embedding.num_embeddings
     ids = torch.randint(min(10, vocabulary - 1), vocabulary, (2, 16), generator=generator)
     return [{"input_ids": ids.to(device)}]
 
@@ -172,7 +177,7 @@ def largest_difference(one: Seen, two: Seen) -> float:
 def _operate(
     body: Anatomy, start: SchemeConfig, batches: list[object], *, calibrate: Calibrate, notes: list[str], strict: bool
 ) -> SwapReport:
-    model: Any = body.model
+    model = body.model
     loss = _loss(model, batches)
     before = observe(model, batches, loss)
     way = way_of(start)

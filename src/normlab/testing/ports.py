@@ -45,7 +45,7 @@ class Connection:
     module: nn.Module
     streams: int
     dim: int
-    step: Callable[[Any, Tensor, Callable[[Tensor], Tensor]], Tensor]
+    step: Callable[[nn.Module, Tensor, Callable[[Tensor], Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Pool:
     what: str
     module: nn.Module
     dim: int
-    read: Callable[[Any, Tensor], Tensor]
+    read: Callable[[nn.Module, Tensor], Tensor]
 
 
 Port = Path | Connection | Pool
@@ -139,7 +139,7 @@ def _from_folded(module: Any) -> Connection:
     mHCv2, beside the channels."""
     n, beside = module.num_residual_streams, module.static_beta.dim() > 1
 
-    def step(given: Any, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def step(given: nn.Module, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
         if beside:
             z, add = given(streams)
             written: Tensor = add(branch(z))
@@ -158,7 +158,7 @@ def _from_coefficients(module: Any) -> Connection:
     """transformers' hyper-connection: forward(streams) -> post, comb, input (or post, input), applied by the layer."""
     n = module.hc_mult
 
-    def step(given: Any, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def step(given: nn.Module, streams: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
         post, *comb, z = given(streams)
         y = branch(z)
         kept = comb[0].to(streams.dtype).transpose(-1, -2) @ streams if comb else streams

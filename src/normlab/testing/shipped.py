@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 from normlab.errors import InputError
 from normlab.schemes import Frame, Scheme, SchemeConfig, make_sites, scheme
+from normlab.schemes.gated import GatedResidual, IndependentHyperConnections
+from normlab.schemes.mhc import ManifoldHyperConnections
+from normlab.schemes.skips import Laurel
 
 Layout = Callable[[Tensor], Tensor]
 
@@ -44,6 +47,21 @@ class Link:
         return ours, self.layout(self.theirs.grad)
 
 
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass(frozen=True)
+class Named:
+    """A link by the names of its two parameters."""
+
+    ours: str
+    theirs: str
+    index: int | None = None
+    layout: Layout = _same
+    shift: float = 0.0
+
+
 @dataclass(frozen=True)
 class Shipped:
     """A decoder of another library: which scheme it is, and where its branches are."""
@@ -61,37 +79,37 @@ class Shipped:
         return made
 
     def links(self, made: Scheme) -> list[Link]:
-        return list(_LINKS[self.config.name](self.decoder, made))
+        ours, theirs = made.get_parameter, self.decoder.get_parameter
+        named = _links(self.config, len(self.branches) // 2)
+        return [Link(ours(n.ours), n.index, theirs(n.theirs), n.layout, n.shift) for n in named]
 
 
 def recognise(module: nn.Module) -> Shipped:
     """Which scheme a decoder of transformers is: DeepSeek-V4, GLM-5-next, HY-V4, Qwen4-Exp, ZAYA or Gemma-3n."""
-    lists = (m for m in module.modules() if isinstance(getattr(m, "layers", None), nn.ModuleList))
-    decoder: Any = next(lists, None)
-    layers: list[Any] = [] if decoder is None else list(decoder.layers)
-    if not layers:
+    decoder = next((m for m in module.modules() if isinstance(getattr(m, "layers", None), nn.ModuleList)), None)
+    layers = [] if decoder is None else list(decoder.get_submodule("layers").children())
+    if decoder is None or not layers:
         raise InputError(f"{type(module).__name__} has no list of `layers`: it is no decoder that can be recognised")
     config = _config(decoder, layers[0])
     if config is None:
         parts = ", ".join(sorted(name for name, _ in layers[0].named_children()))
         raise InputError(f"the layers of {type(module).__name__} ({parts}) hold no residual that normlab knows")
-    branches = tuple(b for layer in layers for b in (_attention(layer), layer.mlp))
-    given = decoder.config
+    branches = tuple(b for layer in layers for b in (_attention(layer), layer.get_submodule("mlp")))
+    given: Any = decoder.config
     frame = Frame(given.hidden_size, make_sites(len(layers)), eps=given.rms_norm_eps, init_std=given.initializer_range)
     return Shipped(decoder, config, frame, branches)
 
 
-def _attention(layer: Any) -> nn.Module:
-    found: nn.Module = layer.self_attn if hasattr(layer, "self_attn") else layer.linear_attn
-    return found
+def _attention(layer: nn.Module) -> nn.Module:
+    return layer.get_submodule("self_attn" if hasattr(layer, "self_attn") else "linear_attn")
 
 
-def _config(decoder: Any, layer: Any) -> SchemeConfig | None:
+def _config(decoder: nn.Module, layer: nn.Module) -> SchemeConfig | None:
     given: Any = getattr(decoder, "config", None)
     if hasattr(layer, "attn_hc"):
-        if layer.attn_hc.scale.numel() == 2:
+        if layer.get_parameter("attn_hc.scale").numel() == 2:
             return scheme("independent_hc", streams=given.hc_mult, magnitude=given.hc_magnitude, eps=given.hc_eps)
-        head = "learned" if any(True for _ in decoder.hc_head.parameters()) else "mean"
+        head = "learned" if any(True for _ in decoder.get_submodule("hc_head").parameters()) else "mean"
         options = {"streams": given.hc_mult, "iterations": given.hc_sinkhorn_iters, "eps": given.hc_eps}
         return scheme("mhc", head=head, **options)
     if hasattr(layer, "attn_hyper_connection"):
@@ -103,15 +121,29 @@ def _config(decoder: Any, layer: Any) -> SchemeConfig | None:
     return None
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
+def _links(config: SchemeConfig, depth: int) -> Iterator[Named]:
+    if isinstance(config, ManifoldHyperConnections):
+        yield from _norms(depth)
+        yield from _connections(depth, comb_to_res(config.streams), comb_to_res(config.streams))
+        yield from _head() if config.closing == "learned" else ()
+    elif isinstance(config, IndependentHyperConnections):
+        yield from _norms(depth)
+        yield from _connections(depth, torch.t, _same)
+        yield from _head()
+    elif isinstance(config, GatedResidual):
+        yield from _gated(depth, config.streams)
+    elif isinstance(config, Laurel):
+        yield from _laurel(depth)
+    else:
+        yield from _norms(depth)
+        yield from _scaling(depth)
 
 
-def _norms(decoder: Any, made: Any) -> Iterator[Link]:
-    for i, layer in enumerate(decoder.layers):
-        yield Link(made.pre[2 * i].weight, None, layer.input_layernorm.weight, _same)
-        yield Link(made.pre[2 * i + 1].weight, None, layer.post_attention_layernorm.weight, _same)
-    yield Link(made.final.weight, None, decoder.norm.weight, _same)
+def _norms(depth: int) -> Iterator[Named]:
+    for i in range(depth):
+        yield Named(f"pre.{2 * i}.weight", f"layers.{i}.input_layernorm.weight")
+        yield Named(f"pre.{2 * i + 1}.weight", f"layers.{i}.post_attention_layernorm.weight")
+    yield Named("final.weight", "norm.weight")
 
 
 def comb_to_res(n: int) -> Layout:
@@ -125,83 +157,57 @@ def comb_to_res(n: int) -> Layout:
     return layout
 
 
-def _head(decoder: Any, made: Any) -> Iterator[Link]:
-    yield Link(made.head.project, None, decoder.hc_head.hc_fn, torch.t)
-    yield Link(made.head.bias, None, decoder.hc_head.hc_base, _same)
-    yield Link(made.head.alpha, None, decoder.hc_head.hc_scale, _same)
+def _connections(depth: int, project: Layout, bias: Layout) -> Iterator[Named]:
+    for index, theirs in enumerate(f"layers.{i}.{kind}_hc" for i in range(depth) for kind in ("attn", "ffn")):
+        yield Named("project", f"{theirs}.fn", index, project)
+        yield Named("bias", f"{theirs}.base", index, bias)
+        yield Named("alpha", f"{theirs}.scale", index)
 
 
-def _connections(decoder: Any) -> list[Any]:
-    return [hc for layer in decoder.layers for hc in (layer.attn_hc, layer.ffn_hc)]
-
-
-def _mhc(decoder: Any, made: Any) -> Iterator[Link]:
-    yield from _norms(decoder, made)
-    layout = comb_to_res(made.streams)
-    for i, hc in enumerate(_connections(decoder)):
-        yield Link(made.project, i, hc.fn, layout)
-        yield Link(made.bias, i, hc.base, layout)
-        yield Link(made.alpha, i, hc.scale, _same)
-    if made.head is not None:
-        yield from _head(decoder, made)
-
-
-def _independent(decoder: Any, made: Any) -> Iterator[Link]:
-    yield from _norms(decoder, made)
-    for i, hc in enumerate(_connections(decoder)):
-        yield Link(made.project, i, hc.fn, torch.t)
-        yield Link(made.bias, i, hc.base, _same)
-        yield Link(made.alpha, i, hc.scale, _same)
-    yield from _head(decoder, made)
+def _head() -> Iterator[Named]:
+    yield Named("head.project", "hc_head.hc_fn", layout=torch.t)
+    yield Named("head.bias", "hc_head.hc_base")
+    yield Named("head.alpha", "hc_head.hc_scale")
 
 
 def _slice(k: int, n: int) -> Layout:
     return lambda gains: gains.view(n, -1)[k]
 
 
-def _gated(decoder: Any, made: Any) -> Iterator[Link]:
-    mixers = [m for layer in decoder.layers for m in (layer.attn_hyper_connection, layer.mlp_hyper_connection)]
-    for i, mixer in enumerate([*mixers, decoder.hyper_connection_mixer]):
-        for k, norm in enumerate(made.norms[i]):
+def _gated(depth: int, streams: int) -> Iterator[Named]:
+    mixers = [f"layers.{i}.{kind}_hyper_connection" for i in range(depth) for kind in ("attn", "mlp")]
+    for index, mixer in enumerate([*mixers, "hyper_connection_mixer"]):
+        for k in range(streams):
             # Their gain is 1 + w, for all streams side by side.
-            yield Link(norm.weight, None, mixer.hc_norm.weight, _slice(k, made.config.streams), 1.0)
-        yield Link(made.down, i, mixer.input_mix_weight_down.weight, _same)
-        yield Link(made.up, i, mixer.input_mix_weight_up.weight, _same)
-        if i < len(mixers):
-            yield Link(made.inject, i, mixer.block_inject_weight.weight, _same)
+            yield Named(f"norms.{index}.{k}.weight", f"{mixer}.hc_norm.weight", None, _slice(k, streams), 1.0)
+        yield Named("down", f"{mixer}.input_mix_weight_down.weight", index)
+        yield Named("up", f"{mixer}.input_mix_weight_up.weight", index)
+        if index < len(mixers):
+            yield Named("inject", f"{mixer}.block_inject_weight.weight", index)
 
 
-def _scaling(decoder: Any, made: Any) -> Iterator[Link]:
-    yield from _norms(decoder, made)
-    yield Link(made.embedding_scale, None, decoder.input_hidden_states_scale, _same)
-    yield Link(made.embedding_shift, None, decoder.input_hidden_states_bias, _same)
-    scalings = [s for x in decoder.layers for s in (x.post_attention_residual_scale, x.post_mlp_residual_scale)]
-    for i, scaling in enumerate(scalings):
-        yield Link(made.a.values, i, scaling.residual_scale, _same)
-        yield Link(made.skip_shift, i, scaling.residual_bias, _same)
-        yield Link(made.b.values, i, scaling.hidden_states_scale, _same)
-        yield Link(made.branch_shift, i, scaling.hidden_states_bias, _same)
+def _scaling(depth: int) -> Iterator[Named]:
+    yield Named("embedding_scale", "input_hidden_states_scale")
+    yield Named("embedding_shift", "input_hidden_states_bias")
+    for index, theirs in enumerate(
+        f"layers.{i}.post_{kind}_residual_scale" for i in range(depth) for kind in ("attention", "mlp")
+    ):
+        yield Named("a.values", f"{theirs}.residual_scale", index)
+        yield Named("skip_shift", f"{theirs}.residual_bias", index)
+        yield Named("b.values", f"{theirs}.hidden_states_scale", index)
+        yield Named("branch_shift", f"{theirs}.hidden_states_bias", index)
 
 
-def _laurel(decoder: Any, made: Any) -> Iterator[Link]:
-    for i, layer in enumerate(decoder.layers):
-        yield Link(made.pre[2 * i].weight, None, layer.input_layernorm.weight, _same)
-        yield Link(made.res[2 * i].weight, None, layer.post_attention_layernorm.weight, _same)
-        yield Link(made.pre[2 * i + 1].weight, None, layer.pre_feedforward_layernorm.weight, _same)
-        yield Link(made.res[2 * i + 1].weight, None, layer.post_feedforward_layernorm.weight, _same)
-        yield Link(made.left, i, layer.laurel.linear_left.weight, _same)
-        yield Link(made.right, i, layer.laurel.linear_right.weight, _same)
-        yield Link(made.low_rank_norm[i].weight, None, layer.laurel.post_laurel_norm.weight, _same)
-    yield Link(made.final.weight, None, decoder.norm.weight, _same)
-
-
-_LINKS: dict[str, Callable[[Any, Any], Iterator[Link]]] = {
-    "mhc": _mhc,
-    "independent_hc": _independent,
-    "gated_residual": _gated,
-    "residual_scaling": _scaling,
-    "laurel": _laurel,
-}
+def _laurel(depth: int) -> Iterator[Named]:
+    for i in range(depth):
+        yield Named(f"pre.{2 * i}.weight", f"layers.{i}.input_layernorm.weight")
+        yield Named(f"res.{2 * i}.weight", f"layers.{i}.post_attention_layernorm.weight")
+        yield Named(f"pre.{2 * i + 1}.weight", f"layers.{i}.pre_feedforward_layernorm.weight")
+        yield Named(f"res.{2 * i + 1}.weight", f"layers.{i}.post_feedforward_layernorm.weight")
+        yield Named("left", f"layers.{i}.laurel.linear_left.weight", i)
+        yield Named("right", f"layers.{i}.laurel.linear_right.weight", i)
+        yield Named(f"low_rank_norm.{i}.weight", f"layers.{i}.laurel.post_laurel_norm.weight")
+    yield Named("final.weight", "norm.weight")
 
 
 @dataclass(frozen=True)
@@ -209,20 +215,21 @@ class Call:
     """One branch of their pass: what it was given, and what it gave."""
 
     module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    output: Any
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    output: object
 
-    def like(self, y: Tensor) -> Any:
+    def like(self, y: Tensor) -> object:
         """What the layer expects, with y in the place of the branch's output."""
         return (y, *self.output[1:]) if isinstance(self.output, tuple) else y
 
 
-def embedded(decoder: Any, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+def embedded(decoder: nn.Module, x: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Their decoder on an embedding; Gemma-3n wants token ids too, for its embeddings of each layer."""
-    options: dict[str, Any] = {"inputs_embeds": x, "use_cache": False}
-    if tokens is not None and hasattr(decoder, "get_per_layer_inputs"):
-        options["per_layer_inputs"] = decoder.get_per_layer_inputs(tokens)
+    options: dict[str, object] = {"inputs_embeds": x, "use_cache": False}
+    by_layer = getattr(decoder, "get_per_layer_inputs", None)
+    if tokens is not None and by_layer is not None:
+        options |= {"per_layer_inputs": by_layer(tokens)}
     found: Tensor = decoder(**options).last_hidden_state
     return found
 
@@ -231,7 +238,7 @@ def recorded(shipped: Shipped, x: Tensor, tokens: Tensor | None = None) -> tuple
     """Their pass: a call for each branch in order, and the output."""
     calls: dict[nn.Module, Call] = {}
 
-    def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def after(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
         calls[module] = Call(module, args, kwargs, output)
 
     handles = [branch.register_forward_hook(after, with_kwargs=True) for branch in shipped.branches]
@@ -254,7 +261,7 @@ def simple_branches(
     try:
         for index, (module, call) in enumerate(zip(shipped.branches, calls, strict=True)):
 
-            def instead(*args: Any, index: int = index, call: Call = call, **kwargs: Any) -> Any:
+            def instead(*args: Tensor, index: int = index, call: Call = call, **kwargs: Tensor) -> object:
                 return call.like(function(index, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]))
 
             module.forward = instead
