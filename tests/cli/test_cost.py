@@ -53,7 +53,7 @@ def test_bad_input_is_one_sentence(arguments, message, capsys):
 
 
 def test_options_families_and_the_old_spelling(capsys):
-    assert run(["cost", "--schemes", "multi-stream,block_attn_res(blocks=4)", *SHAPE, "--blocks", "8", "--json"]) == 0
+    assert run(["cost", "--schemes", "multi-stream,block_attn_res(blocks=4)", *SHAPE, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [item["scheme"] for item in found] == [*families()["multi-stream"], "block_attn_res(blocks=4)"]
     assert len(found) >= 5

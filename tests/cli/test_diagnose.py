@@ -62,7 +62,7 @@ def test_a_folder_is_diagnosed_and_everything_is_written(llama, text, tmp_path, 
     shown = capsys.readouterr().out
     assert "3 x LlamaDecoderLayer, pre_norm" in shown
     assert "attention spread evenly" in shown  # random weights: attention is uniform
-    assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
+    assert max(len(line) for line in shown.splitlines() if not line.startswith("page: ")) <= 100
     found = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
     assert found[0]["identity_error"] < 1e-4
     assert len(found[0]["layers"]) == 3
@@ -116,7 +116,7 @@ def test_two_checkpoints_of_one_model(llama, text, tmp_path, capsys):
     assert diagnose(llama, after, "--text", text, out=tmp_path / "out") == 0
     shown = capsys.readouterr().out
     assert "layer 1 moved most" in " ".join(shown.split())
-    assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
+    assert max(len(line) for line in shown.splitlines() if not line.startswith("page: ")) <= 100
     held = json.loads((tmp_path / "out" / "change.json").read_text())
     assert held["layers"][0]["drift"] == 0
     assert held["layers"][1]["most"] == "mlp.down_proj"
@@ -130,7 +130,7 @@ def test_two_checkpoints_of_one_model(llama, text, tmp_path, capsys):
 def test_the_text_is_as_wide_as_the_terminal(llama, text, tmp_path, capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     assert diagnose(llama, "--text", text, "--no-html", out=tmp_path) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("written: ")]
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("page: ")]
     assert width - 20 < max(map(len, lines)) <= width
 
 
@@ -140,7 +140,7 @@ def test_several_models_in_one_report(llama, text, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert any(line.startswith("bert") and "post_norm" in line for line in shown.splitlines())
     assert "not one before and after" in shown
-    assert max(len(line) for line in shown.splitlines() if not line.startswith("written: ")) <= 100
+    assert max(len(line) for line in shown.splitlines() if not line.startswith("page: ")) <= 100
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Side by side" in page
 

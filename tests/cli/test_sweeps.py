@@ -28,4 +28,4 @@ def test_a_result_is_written_then_said(tmp_path, capsys):
     assert said.pop("report") == str(page)
     assert said == json.loads((tmp_path / "comparison.json").read_text())
     deliver(result, tmp_path, json=False)
-    assert "Report: " in capsys.readouterr().out
+    assert "page: " in capsys.readouterr().out

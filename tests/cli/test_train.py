@@ -87,3 +87,29 @@ def test_paths_that_are_none_are_one_sentence(words, capsys):
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert said.strip()
+
+
+def test_the_example_runs(tmp_path, capsys):
+    assert run(["train", "--example"]) == 0
+    (tmp_path / "run.yaml").write_text(capsys.readouterr().out)
+    small = ["train.steps=2", "train.schedule.warmup=1", "model.depth=2", "model.dim=16", "train.length=16"]
+    assert run(["train", str(tmp_path / "run.yaml"), *small, "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"folder: {tmp_path / 'out'}"
+
+
+@pytest.mark.parametrize("where", ["file", "override"])
+def test_few_steps_shorten_a_warm_up_that_nobody_asked_for(where, tmp_path, capsys):
+    train = {key: value for key, value in CONFIG["train"].items() if key != "schedule"}
+    if where == "override":
+        del train["steps"]
+    (tmp_path / "run.json").write_text(json.dumps({**CONFIG, "train": train}))
+    overrides = ["train.steps=20"] if where == "override" else []
+    assert run(["train", str(tmp_path / "run.json"), *overrides, "--out", str(tmp_path / "out")]) == 0
+    steps = 20 if where == "override" else 2
+    assert f"warm-up: {steps // 10} of {steps} steps, where 100 are usual" in capsys.readouterr().err
+    assert f"warmup: {steps // 10}" in (tmp_path / "out" / "config.yaml").read_text()
+
+
+def test_a_warm_up_that_was_asked_for_stands(config, tmp_path, capsys):
+    assert run(["train", str(config), "train.schedule.warmup=3", "--out", str(tmp_path / "out")]) == 2
+    assert "give schedule.warmup=0 or more steps" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import sys
 import time
 from pathlib import Path
@@ -73,7 +74,7 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:  # `normlab ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (NormlabError, OSError) as error:  # OSError: a full disk, a folder that may not be written
-        _say(str(error))
+        _say(fitting(str(error), arguments))
         return 2
     except ValueError as error:
         if "null byte" not in str(error) and "null character" not in str(error):
@@ -86,6 +87,29 @@ def run(arguments: list[str]) -> int:
         _say("this does not fit into memory; take a smaller model or shorter sequences")
         return 2
     return 0
+
+
+def fitting(sentence: str, arguments: list[str]) -> str:
+    """A sentence of a shared room without the advice that names an option of another command."""
+    command: object = typer.main.get_command(app)
+    known = _options(command)
+    for word in arguments:
+        command = getattr(command, "commands", {}).get(word, command)
+    foreign = known - _options(command)
+    kept = []
+    for clause in sentence.split("; "):
+        parts = [part for part in clause.split(", or ") if not foreign & set(re.findall(r"--[a-z][a-z-]*", part))]
+        if parts:
+            kept.append(", or ".join(parts))
+    return "; ".join(kept) or sentence
+
+
+def _options(command: object) -> set[str]:
+    """Of a command; of a group those of all that it holds."""
+    parameters = getattr(command, "params", ())
+    found = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
+    below = getattr(command, "commands", {}).values()
+    return {name for name in found if name.startswith("--")}.union(*map(_options, below))
 
 
 def _say(sentence: str) -> None:

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+
+def writable(out: Path | None) -> Path | None:
+    """Asked before the work: an hour of training is not lost to a folder that cannot be written. Leaves nothing behind."""
+    from tempfile import TemporaryFile
+
+    from normlab.errors import InputError
+
+    if out is None:
+        return None
+    missing = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"nothing can be written to --out {str(out)!r} ({reason}); name a folder of yours") from None
+    finally:
+        with contextlib.suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
+    return out
+
+
+def there(paths: Path | list[Path]) -> Path | list[Path]:
+    """A misspelt name is answered before anything heavy is loaded, with the nearest one that exists."""
+    from normlab.errors import InputError, nearest
+
+    for path in paths if isinstance(paths, list) else [paths]:
+        if not path.exists():
+            beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+            close = nearest(path.name, [name for name in beside if not name.startswith(".")])
+            meant = f"; did you mean {str(path.parent / close)!r}?" if close else ""
+            raise InputError(f"there is no file or folder {str(path)!r}{meant}")
+    return paths
+
+
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable result on stdout, nothing else there.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder for what is written.", file_okay=False)]
+Out = Annotated[Path, typer.Option("--out", help="Folder for what is written.", callback=writable)]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of every random draw.", min=0, max=2**63 - 1)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from normlab.cli._options import Device, Json
+from normlab.cli._options import Device, Json, writable
 from normlab.experiments.command import Flag, flags, from_texts, make
 from normlab.experiments.request import Request
 
@@ -18,7 +18,9 @@ Given = Mapping[str, Any]
 Workers = Annotated[int, typer.Option(help="Processes at a time; 0: one a core.")]
 ExecutorName = Annotated[str, typer.Option("--executor", help="local or ray.")]
 Address = Annotated[str | None, typer.Option(help="Of a Ray cluster: auto, or host:port.")]
-SweepOut = Annotated[Path, typer.Option("--out", help="Folder of the sweep; running again continues it.")]
+SweepOut = Annotated[
+    Path, typer.Option("--out", help="Folder of the sweep; running again continues it.", callback=writable)
+]
 
 
 def place_options(out: Path) -> list[inspect.Parameter]:

@@ -56,11 +56,14 @@ def register(app: typer.Typer) -> None:
 
 
 def _run(_: typer.Context, given: Given) -> None:
+    from normlab.errors import ConfigError
     from normlab.probes.inputs.runs import is_run
     from normlab.report import console, print_json, table
 
     request, model = asked(BridgeRequest, given), given["model"]
     assert isinstance(request, BridgeRequest)
+    if model is None and request.text is not None:
+        raise ConfigError("--text is what a MODEL is run on, and none was given; name one, or leave it out")
     if model is None:
         found = _random_networks(request, quiet=given["json"])
     elif is_run(model):

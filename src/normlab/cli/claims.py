@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normlab.cli._options import Json
+from normlab.cli._options import Json, writable
 
 if TYPE_CHECKING:
     from normlab.experiments.claims.book import Book
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     def claims(
         context: typer.Context,
         page: Annotated[
-            Path | None, typer.Option("--page", "--out", help="Folder for the pages.", file_okay=False)
+            Path | None, typer.Option("--page", "--out", help="Folder for the pages.", callback=writable)
         ] = None,
         evidence: Evidence = None,
         seed: Seed = None,
@@ -47,23 +47,28 @@ def register(app: typer.Typer) -> None:
 
             written = write_pages(book, page)
             if not json:
-                typer.echo(f"{book.answer}\nopen {written.resolve()}")
+                typer.echo(f"{book.answer}\npage: {written}")
 
     @commands.command("run")
     def run(
         claim: Annotated[str, typer.Argument(help="Its id, for example 002-02; or the name of a null.")],
         budget: Annotated[str | None, typer.Option(help="Time on one core: 90s, 30m, 2h.")] = None,
-        out: Annotated[Path, typer.Option(help="Folder for runs and evidence.", file_okay=False)] = Path("runs/claims"),
+        out: Annotated[Path, typer.Option(help="Folder for runs and evidence.", callback=writable)] = Path(
+            "runs/claims"
+        ),
         record: Annotated[bool, typer.Option(help="Write the evidence into docs/claims/evidence.")] = False,
         strict: Strict = False,
         json: Json = False,
     ) -> None:
         """Measure one claim again and say whether its verdict holds."""
+        from normlab.errors import ConfigError
         from normlab.experiments.claims import book
         from normlab.experiments.claims.ledger import find
         from normlab.report import console, print_json
 
         if claim.startswith("null-"):
+            if budget is not None or strict:
+                raise ConfigError("a null is measured whole and has no verdict: --budget and --strict are for claims")
             made = book.run_null(claim, folder=out, record=record)
             typer.echo(f"{made.name}: {len(made.seeds)} seeds")
             return

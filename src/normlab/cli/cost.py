@@ -61,6 +61,7 @@ def _run(_: typer.Context, given: Given) -> None:
 
     request = asked(CostRequest, given)
     assert isinstance(request, CostRequest)
+    _apply(request, given["settings"] or [])
     # All are made before one is counted, so that no name is tried before all of them are known to be good.
     configs = [_config(name, request, given["settings"] or []) for name in request.schemes]
     place = {"stages": request.stages, "virtual_stages": request.virtual_stages, "cuts": request.cuts}
@@ -72,6 +73,23 @@ def _run(_: typer.Context, given: Given) -> None:
         print_json(found[0] if len(found) == 1 else found)
         return
     _print(costs)
+
+
+def _apply(request: CostRequest, settings: list[str]) -> None:
+    """Options that nothing here would heed are refused."""
+    from normlab.errors import ConfigError
+    from normlab.schemes import parse_scheme
+
+    schemes = [parse_scheme(name) for name in request.schemes]
+    if request.blocks is not None and not any(
+        "blocks" in type(scheme).model_fields.keys() - scheme.model_fields_set for scheme in schemes
+    ):
+        raise ConfigError(
+            f"--blocks {request.blocks} applies to none of {', '.join(request.schemes)}: it is for block_attn_res, where its "
+            "brackets do not say; leave it out"
+        )
+    if request.stages == 1 and request.virtual_stages == 1 and request.cuts is not None:
+        raise ConfigError("--cuts is for a pipeline: give --stages 2 or more, or leave it out")
 
 
 def _config(name: str, request: CostRequest, settings: list[str]) -> TransformerConfig:

@@ -86,11 +86,13 @@ def register(app: typer.Typer) -> None:
         json: Json = False,
     ) -> None:
         """Is the residual stream of a model healthy? One sentence, then verdicts, plots and numbers, and what to try."""
+        from normlab.errors import ConfigError
         from normlab.probes.inputs.request import DiagnoseOptions
         from normlab.probes.inputs.sources import SAMPLE, Material
         from normlab.probes.inputs.texts import read_text, read_tokens
 
-        can_write(out)
+        if text is not None and tokens is not None:
+            raise ConfigError("--text and --tokens both say what is read; give one of the two")
         asked = Asked(
             material=Material(
                 text=read_tokens(tokens) if tokens is not None else read_text(text),
@@ -108,7 +110,7 @@ def register(app: typer.Typer) -> None:
         write(found, out, html=html, csv=csv)
         show(found, json=json)
         if not json:
-            typer.echo(f"\nwritten: {out / 'report.html' if html else out / 'diagnosis.json'}")
+            typer.echo(f"\npage: {out / 'report.html'}" if html else f"\nfolder: {out}")
         if strict and any(d.worst in ("bad", "warn") for d in found.diagnoses):
             raise typer.Exit(1)
 
@@ -128,21 +130,6 @@ class Found:
     diagnoses: tuple[Diagnosis, ...]
     change: Change | None = None
     why_not: str | None = None
-
-
-def can_write(out: Path) -> None:
-    """Asked before the work: a minute of measuring is not lost to a folder that cannot be written."""
-    from tempfile import TemporaryFile
-
-    from normlab.errors import InputError
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"nothing can be written to --out {str(out)!r} ({reason}); name a folder of yours") from None
 
 
 def examine(models: list[str], asked: Asked) -> Found:

@@ -99,6 +99,7 @@ def _run(context: typer.Context, given: Given) -> None:
 
     request = asked(DynamicsRequest, given)
     assert isinstance(request, DynamicsRequest)
+    _check_applies(request, explicit(context, given))
     fields = request.fields()
     notes: list[str] = []
     if request.preset is not None:
@@ -128,10 +129,31 @@ def _check_preset(preset: str, typed: Given) -> None:
             raise ConfigError(f"--{name} does not go with --preset {preset}, which fixes it; leave one of the two out")
 
 
+def _check_applies(request: DynamicsRequest, typed: Given) -> None:
+    """What this start and these weights would not heed is refused."""
+    from normlab.errors import ConfigError
+
+    fixed = request.preset is None and request.weights == "identity"
+    still = fixed and request.init == "symmetric"
+    for name, idle, why in (
+        ("text", request.init != "text", "is read with --init text only"),
+        ("heads", fixed, "splits random weights: give --weights random or fresh too"),
+        ("seeds", still, "repeats random draws, and a symmetric start with identity weights has none"),
+    ):
+        if name in typed and idle and request.preset is None:
+            raise ConfigError(f"--{name} {why}; leave it out")
+
+
 def _read(path: str | None) -> str | None:
+    from normlab.errors import InputError
     from normlab.files import LIMITS, read_text
 
-    return None if path is None else read_text(path, what="the text file", most=LIMITS.sample_bytes, cut=True)
+    if path is None:
+        return None
+    text = read_text(path, what="the text file", most=LIMITS.sample_bytes, cut=True)
+    if not text.strip():
+        raise InputError(f"the text {path!r} is empty; --text takes a file with words in it")
+    return text
 
 
 def _write(found: DynamicsFindings, fields: list[Field], notes: list[str], *, out: Path, command: str) -> Path:

@@ -8,8 +8,9 @@ from typing import ClassVar
 import typer
 
 from normlab.cli._options import Device, Json
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import Given, add_command, asked, explicit, parameter
 from normlab.cli.swap import EMPTY, Folder, ModelName, opened, write_model
+from normlab.errors import ConfigError
 from normlab.experiments.request import Request, option
 
 
@@ -30,9 +31,16 @@ class PruneRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    def run(_: typer.Context, given: Given) -> None:
+    def run(context: typer.Context, given: Given) -> None:
         request = asked(PruneRequest, given)
         assert isinstance(request, PruneRequest)
+        typed = explicit(context, given)
+        if "lr" in typed and not request.heal:
+            raise ConfigError("--lr is the rate of healing: give --heal STEPS too, or leave it out")
+        beside = [name for name in ("most", "max_loss") if name in typed]
+        if request.layers is not None and beside:
+            option = beside[0].replace("_", "-")
+            raise ConfigError(f"--{option} chooses layers, and --layers names them; give one of the two")
         _prune(given["model"], request, given)
 
     more = [
@@ -68,4 +76,4 @@ def _prune(source: str, request: PruneRequest, given: Given) -> None:
     if given["json"]:
         print_json({**report.to_dict(), "folder": str(out)})
     else:
-        typer.echo(f"{report.text}\nwritten: {out}")
+        typer.echo(f"{report.text}\nfolder: {out}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normlab.cli._options import Json
+from normlab.cli._options import Json, there, writable
 
 if TYPE_CHECKING:
     from normlab.experiments.progress import SweepProgress
@@ -33,8 +33,10 @@ def _print(states: Sequence[SweepProgress]) -> None:
 def register(app: typer.Typer) -> None:
     @app.command()
     def report(
-        folders: Annotated[list[Path], typer.Argument(help="Folders of sweeps, all of one kind.")],
-        out: Annotated[Path | None, typer.Option(help="Where to write report.html; default: the first folder.")] = None,
+        folders: Annotated[list[Path], typer.Argument(help="Folders of sweeps, all of one kind.", callback=there)],
+        out: Annotated[
+            Path | None, typer.Option(help="Where to write report.html; default: the first folder.", callback=writable)
+        ] = None,
         baseline: Annotated[str | None, typer.Option(help="What the others are compared with.")] = None,
         json: Json = False,
     ) -> None:

@@ -18,10 +18,10 @@ def register(app: typer.Typer) -> None:
         if context.invoked_subcommand is not None:
             context.obj = json
             return
+        from normlab.cards import stored_cards
         from normlab.report import console, print_json, table
-        from normlab.schemes import SCHEMES
 
-        cards = [_card(name) for name in SCHEMES]
+        cards = [card.to_dict() for card in stored_cards()]
         if json:
             print_json(cards)
             return
@@ -34,10 +34,10 @@ def register(app: typer.Typer) -> None:
         context: typer.Context, name: Annotated[str, typer.Argument(help="A scheme's name.")], json: Json = False
     ) -> None:
         """The card of one scheme: equation, init, parameters, traffic, growth, traps, citation."""
+        from normlab.cards import stored_card
         from normlab.report import console, print_json
-        from normlab.schemes import lookup
 
-        card = _card(lookup(name).model_fields["name"].default)
+        card = stored_card(name).to_dict()
         if json or context.obj:
             print_json(card)
             return
@@ -60,19 +60,3 @@ def _lines(value: object) -> list[str]:
     if isinstance(value, list):
         return value or ["-"]
     return [str(value) if value is not None else "-"]
-
-
-def _card(name: str) -> dict[str, object]:
-    from dataclasses import asdict
-
-    from normlab.schemes import SCHEMES
-    from normlab.schemes.recipes import recipe
-
-    config = SCHEMES[name]
-    card = asdict(config.card)
-    options = {
-        key: f"{field.default!r}" + (f"  {field.description}" if field.description else "")
-        for key, field in config.model_fields.items()
-        if key != "name"
-    }
-    return {"name": name, **card, "traps": list(card["traps"]), "recipe": recipe(name).words(), "options": options}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from normlab.cli._options import Device, Json
+from normlab.cli._options import Device, Json, writable
 from normlab.cli._request import Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 
@@ -23,7 +23,7 @@ ModelName = Annotated[
 SchemeName = Annotated[
     str, typer.Argument(metavar="SCHEME", help="For example block_attn_res(blocks=8); what is left out is neutral.")
 ]
-Folder = Annotated[Path, typer.Option("--out", help="Folder for the new model.", file_okay=False)]
+Folder = Annotated[Path, typer.Option("--out", help="Folder for the new model.", callback=writable)]
 EMPTY = inspect.Parameter.empty
 
 
@@ -71,9 +71,7 @@ def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
         print_json({**report.to_dict(), "folder": None if refused else str(out)})
     else:
         typer.echo(report.text)
-        typer.echo(
-            "nothing was written (--strict)" if refused else f"written: {out}; load it after `import normlab.hf`"
-        )
+        typer.echo("nothing was written (--strict)" if refused else f"load it after `import normlab.hf`\nfolder: {out}")
     if refused:
         raise typer.Exit(1)
 

@@ -7,10 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normlab.cli._options import Device, Json, pick_device
+from normlab.cli._options import Device, Json, pick_device, there, writable
 
 if TYPE_CHECKING:
+    from normlab.experiments.runs.config import RunConfig
     from normlab.experiments.runs.records import FinishedRun
+
+
+def _example(asked: bool) -> None:
+    if asked:
+        from normlab.files import LIMITS, read_text
+
+        typer.echo(read_text(EXAMPLE, what="the example", most=LIMITS.yaml_bytes), nl=False)
+        raise typer.Exit
+
+
+EXAMPLE = Path(__file__).parents[1] / "experiments" / "runs" / "data" / "example.yaml"
+RunFolder = Annotated[
+    Path, typer.Option("--out", help="Folder of the run; running again continues it.", callback=writable)
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -18,11 +33,17 @@ def register(app: typer.Typer) -> None:
     def train(
         config: Annotated[
             Path,
-            typer.Argument(help="A YAML or JSON file: model, task, train, score; or a model's folder."),
+            typer.Argument(help="A YAML or JSON file: model, task, train, score; or a model's folder.", callback=there),
         ],
         overrides: Annotated[list[str] | None, typer.Argument(help="key=value, for example train.lr=3e-3")] = None,
-        strategy: Annotated[str, typer.Option(help="Under torchrun: ddp, or fsdp for sharded weights.")] = "ddp",
-        out: Annotated[Path, typer.Option(help="Folder of the run; running again continues it.")] = Path("runs/train"),
+        example: Annotated[
+            bool,
+            typer.Option("--example", callback=_example, is_eager=True, help="Print a run to begin with, as YAML."),
+        ] = False,
+        strategy: Annotated[
+            str | None, typer.Option(help="Under torchrun: ddp (as default), or fsdp for sharded weights.")
+        ] = None,
+        out: RunFolder = Path("runs/train"),
         device: Device = "auto",
         json: Json = False,
     ) -> None:
@@ -34,13 +55,20 @@ def register(app: typer.Typer) -> None:
         from normlab.experiments.runs.trainer import run_folder
         from normlab.training.distributed import launched
 
+        if strategy is not None and not launched():
+            raise ConfigError(
+                "--strategy is for several processes, and this is one; start it with torchrun --nproc-per-node 2 -m normlab "
+                "train ..., or leave it out"
+            )
         if (config / "config.json").is_file():
             _continue(config, overrides or [], out, device=pick_device(device), json=json)
             return
-        run = RunConfig.from_file(config).override(overrides or [])
-        kind = canonical(strategy)
+        run, shortened = with_warmup(RunConfig, config, overrides or [])
+        if shortened:
+            typer.echo(shortened, err=True)
+        kind = canonical(strategy or "ddp")
         if kind not in ("ddp", "fsdp"):
-            raise ConfigError(unknown("strategy", strategy, ["ddp", "fsdp"]))
+            raise ConfigError(unknown("strategy", strategy or "", ["ddp", "fsdp"]))
         place = pick_device(device)
         found: FinishedRun | None
         if launched():
@@ -51,6 +79,24 @@ def register(app: typer.Typer) -> None:
             (found,) = run_folder(out, threads=None, device=place, quiet=json)
         if found is not None:  # the main process speaks
             _show(found, out, json=json)
+
+
+def with_warmup(kind: type[RunConfig], path: Path, overrides: list[str]) -> tuple[RunConfig, str]:
+    """The run; a warm-up that nobody asked for is a tenth of the steps where there are few, and a sentence says so."""
+    from normlab.config import load_yaml
+    from normlab.training import TrainConfig
+
+    run = kind.from_file(path)
+    values = load_yaml(path.read_text(encoding="utf-8"))
+    given = "schedule" in (values.get("train") or {}) or any(text.startswith("train.schedule") for text in overrides)
+    if given:
+        return run.override(overrides), ""
+    steps = run.override(["train.schedule.warmup=0", *overrides]).train.steps
+    usual = TrainConfig().schedule.warmup
+    if steps > usual:
+        return run.override([f"train.schedule.warmup={usual}", *overrides]), ""
+    note = f"warm-up: {steps // 10} of {steps} steps, where {usual} are usual (train.schedule.warmup=N sets it)"
+    return run.override([f"train.schedule.warmup={steps // 10}", *overrides]), note
 
 
 def _continue(source: Path, overrides: list[str], out: Path, *, device: str, json: bool) -> None:
@@ -66,6 +112,9 @@ def _continue(source: Path, overrides: list[str], out: Path, *, device: str, jso
 
     register_types()
     how = Continue().override(overrides)
+    if how.warmup >= how.steps and not any(text.startswith("warmup") for text in overrides):
+        how = how.replace(warmup=how.steps // 10)
+        typer.echo(f"warm-up: {how.warmup} of {how.steps} steps (warmup=N sets it)", err=True)
     loaded, batches = opened(str(source), how.text, length=how.length, count=1 << 20, device=device, together=1)
     if len(batches) < 2:
         raise InputError("the text is one window long: give a longer text=FILE, or a shorter length=")
@@ -80,7 +129,7 @@ def _continue(source: Path, overrides: list[str], out: Path, *, device: str, jso
     if json:
         print_json({**curve.to_dict(), "folder": str(out)})
     else:
-        typer.echo(f"{curve.text}; written to {out}")
+        typer.echo(f"{curve.text}\nfolder: {out}")
 
 
 def _show(run: FinishedRun, out: Path, *, json: bool) -> None:
@@ -92,4 +141,4 @@ def _show(run: FinishedRun, out: Path, *, json: bool) -> None:
         print_json({**{k: v for k, v in as_row(found).items() if v is not None}, "folder": str(out)})
         return
     ended = f"held-out loss {found.validation:.4f}" if found.validation is not None else "no loss"
-    typer.echo(f"{found.status} after {found.step} steps: {ended}; written to {out}")
+    typer.echo(f"{found.status} after {found.step} steps: {ended}\nfolder: {out}")

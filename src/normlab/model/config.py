@@ -103,19 +103,23 @@ class TransformerConfig(Config):
 
     @property
     def size_of_head(self) -> int:
+        """Width of a head."""
         return self.head_dim or self.dim // self.heads
 
     @property
     def std_of_embedding(self) -> float:
+        """Standard deviation of the embedding at the start."""
         return self.init_std if self.embedding_std is None else self.embedding_std
 
     @property
     def size_of_ffn(self) -> int:
+        """Inner width of the FFN."""
         if self.ffn_dim is not None:
             return self.ffn_dim
         return 8 * max(1, round(self.dim / 3)) if self.ffn in ("swiglu", "geglu") else 4 * self.dim
 
     def sites(self) -> tuple[Site, ...]:
+        """Where the branches stand."""
         return make_sites(self.depth, ("attention",) if self.ffn == "none" else ("attention", "ffn"))
 
     def frame(self, width: int | None = None) -> Frame:

@@ -76,10 +76,12 @@ class Cost:
 
     @property
     def reads(self) -> float:
+        """Read on the residual path per token and branch, in units of the width."""
         return sum(access.read for access in self.accesses)
 
     @property
     def writes(self) -> float:
+        """Written there, in the same units."""
         return sum(access.write for access in self.accesses)
 
     @property
@@ -88,6 +90,7 @@ class Cost:
         return self.reads + self.writes
 
     def to_dict(self) -> dict[str, Plain]:
+        """Plain values, for JSON."""
         return as_row(self)
 
 

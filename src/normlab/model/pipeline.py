@@ -166,6 +166,7 @@ class Pipeline:
                 yield name, parameter
 
     def parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the chunks on this rank."""
         for _, parameter in self.named_parameters():
             yield parameter
 

@@ -92,6 +92,7 @@ class Transformer(nn.Module):
 
     # -- the forward pass ------------------------------------------------------------------------------------------
     def forward(self, tokens: Tensor, *, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """Token ids [batch, time] -> logits [batch, time, vocabulary]; with a cache, of the new tokens."""
         return self.logits(self.features(tokens, attention_mask=attention_mask, cache=cache))
 
     def features(self, tokens: Tensor, *, attention_mask: Tensor | None = None, cache: Cache | None = None) -> Tensor:
@@ -135,6 +136,7 @@ class Transformer(nn.Module):
         return F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """What opens the stream: token embeddings, with positions where they are added."""
         if torch.compiler.is_compiling():
             x = self.embedding(tokens)
         else:
@@ -151,6 +153,7 @@ class Transformer(nn.Module):
         return self._drop(x)
 
     def logits(self, features: Tensor) -> Tensor:
+        """Logits of what the scheme closed with."""
         logits = F.linear(features, self.embedding.weight) if self.head is None else self.head(features)
         if self.logit_scale is not None:
             logits = logits * (self.logit_scale * self.config.dim**0.5).to(logits.dtype)
@@ -203,6 +206,7 @@ class Transformer(nn.Module):
     prefill = prefill
 
     def new_cache(self, batch: int, length: int) -> Cache:
+        """An empty cache of keys and values for decoding."""
         weight = self.embedding.weight
         return Cache(self.config, batch=batch, length=length, device=weight.device, dtype=weight.dtype)
 

@@ -49,6 +49,7 @@ class Site:
 
 
 def make_sites(depth: int, kinds: Sequence[Kind] = ("attention", "ffn")) -> tuple[Site, ...]:
+    """The sites of `depth` layers, in order: number your own branches with it, and hand each verb its site."""
     count = depth * len(kinds)
     return tuple(Site(i, i // len(kinds) + 1, kinds[i % len(kinds)], count, depth) for i in range(count))
 

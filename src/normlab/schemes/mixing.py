@@ -22,6 +22,8 @@ from normlab.schemes.base import Scheme
 
 @dataclass(frozen=True)
 class DepthMixing:
+    """The matrix M with h_l = sum_i M[l, i] v_i, and the reads h and sources v that it belongs to."""
+
     matrix: Tensor  # [batch, time, reads, sources]
     reads: Tensor  # [reads, batch, time, dim]
     sources: Tensor  # [sources, batch, time, dim]

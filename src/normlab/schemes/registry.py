@@ -20,6 +20,7 @@ def register(config: type[SchemeConfig]) -> type[SchemeConfig]:
 
 
 def lookup(name: str) -> type[SchemeConfig]:
+    """The config class of a registered name; dashes and underscores are the same."""
     if not isinstance(name, str):
         raise ConfigError(f"a scheme is named by a text, for example 'pre_norm', but got {name!r}")
     try:

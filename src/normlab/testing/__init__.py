@@ -13,7 +13,6 @@ from normlab.testing.against import Finding, Verification, check_against, examin
 from normlab.testing.contract import (
     CHECKS,
     check_compiled,
-    check_data_parallel,
     check_scheme,
     expect,
     expect_close,
@@ -25,6 +24,7 @@ from normlab.testing.contract import (
     tiny_config,
     tiny_model,
 )
+from normlab.testing.data_parallel import check_data_parallel
 from normlab.testing.ports import Connection, Path, Pool
 
 __all__ = [

@@ -10,12 +10,8 @@ runs on tiny models and takes some seconds per scheme, most of them for torch.co
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -27,7 +23,7 @@ from normlab.model import Transformer, TransformerConfig
 from normlab.schemes import SCHEMES, Frame, SchemeConfig, lookup, make_sites, scheme
 
 VOCABULARY = 29
-__all__ = ["CHECKS", "check_data_parallel", "check_scheme", "measure_growth"]
+__all__ = ["CHECKS", "check_scheme", "measure_growth"]
 Check = Callable[[SchemeConfig], None]
 CHECKS: dict[str, Check] = {}
 
@@ -86,6 +82,7 @@ def tiny_model(config: SchemeConfig, *, seed: int = 0, perturbed: bool = True, *
 
 @torch.no_grad()
 def perturb_(module: nn.Module, *, scale: float = 0.1, seed: int = 1) -> None:
+    """Move every parameter a little, in place."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -102,6 +99,7 @@ def _impossible(config: SchemeConfig, changes: dict[str, Any]) -> bool:
 
 
 def some_tokens(batch: int = 3, time: int = 7, *, seed: int = 2) -> Tensor:
+    """Random token ids [batch, time] of the small vocabulary."""
     return torch.randint(0, VOCABULARY, (batch, time), generator=torch.Generator().manual_seed(seed))
 
 
@@ -112,12 +110,14 @@ def loss_of(model: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
 
 
 def gradients_of(model: nn.Module, tokens: Tensor, run: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
+    """Parameter name -> gradient of the next-token loss."""
     model.zero_grad(set_to_none=True)
     loss_of(model if run is None else run, tokens).backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def expect(condition: bool, message: str) -> None:
+    """Raise ContractError unless the condition holds."""
     if not condition:
         raise ContractError(message)
 
@@ -274,6 +274,7 @@ def compiles(config: SchemeConfig) -> None:
 
 
 def check_compiled(config: SchemeConfig, *, backend: str) -> None:
+    """Outputs and gradients of the compiled model are those of the eager one."""
     model = tiny_model(config, depth=2 if config.name != "mix_norm" else 4)
     tokens = some_tokens()
     torch._dynamo.reset()
@@ -427,47 +428,6 @@ def depth_mixing_rebuilds(config: SchemeConfig) -> None:
 @check
 def data_parallel(config: SchemeConfig) -> None:
     """DDP over two gloo processes gives the gradients of one process on the whole batch."""
+    from normlab.testing.data_parallel import check_data_parallel
+
     check_data_parallel([config])
-
-
-def check_data_parallel(configs: Sequence[SchemeConfig]) -> None:
-    """The same for many schemes at once: two processes are started once."""
-    from torch.multiprocessing.spawn import spawn
-
-    with tempfile.TemporaryDirectory() as folder, _loopback_only():
-        try:
-            spawn(_data_parallel_worker, args=(folder, list(configs)), nprocs=2)
-        except Exception as error:
-            raise ContractError(f"two processes do not train together: {str(error).strip().splitlines()[-1]}") from None
-
-
-@contextmanager
-def _loopback_only() -> Iterator[None]:
-    before = os.environ.get("GLOO_SOCKET_IFNAME")
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["GLOO_SOCKET_IFNAME"]
-        else:
-            os.environ["GLOO_SOCKET_IFNAME"] = before
-
-
-def _data_parallel_worker(rank: int, folder: str, configs: Sequence[SchemeConfig]) -> None:
-    import torch.distributed as distributed
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.set_num_threads(1)
-    store = f"file://{Path(folder) / 'store'}"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    try:
-        for config in configs:
-            model = tiny_model(config).double()
-            tokens = some_tokens(4)
-            wanted = gradients_of(copy.deepcopy(model), tokens)
-            shared = DistributedDataParallel(model)
-            got = gradients_of(model, tokens[2 * rank : 2 * rank + 2], run=shared)
-            expect_same_gradients(got, wanted, f"{config.name} under DDP", tolerance=1e-8)
-    finally:
-        distributed.destroy_process_group()

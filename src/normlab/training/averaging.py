@@ -85,6 +85,7 @@ class EMA:
         }
 
     def beta(self, step: int) -> float:
+        """Weight of the live weights in the average at this step."""
         return 1 - self.decay if self.decay is not None else (self.rho + self.gamma * step) ** -self.kappa
 
     @torch.no_grad()
@@ -143,14 +144,17 @@ class EMA:
 
     @torch.no_grad()
     def load_tensors(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Take the averages over from tensors by name."""
         for key, mine in self.tensors().items():
             mine.copy_(tensors[key])
         self.step = step
 
     def state_dict(self) -> AverageState:
+        """What a checkpoint keeps of it."""
         return {"step": self.step, "tensors": {key: t.clone() for key, t in self.tensors().items()}}
 
     def load_state_dict(self, state: AverageState) -> None:
+        """Go on from what a checkpoint kept."""
         self.load_tensors(state["tensors"], state["step"])
 
 
@@ -171,6 +175,7 @@ class BEMA(EMA):
         return ("ema", "bema", "start")
 
     def alpha(self, step: int) -> float:
+        """Weight of the correction at this step."""
         return (self.rho + self.gamma * step) ** -self.eta
 
     def _advance(self, step: int) -> None:

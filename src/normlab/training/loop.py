@@ -81,11 +81,21 @@ class TrainConfig(Config):
     diverged_above: float = Field(default=5.0, gt=1, description="times log(vocabulary), for `patience` steps")
     patience: int = Field(default=20, ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few_steps(cls, values: object) -> object:
+        """The usual warm-up of 100 steps does not fit into fewer: then a tenth of them."""
+        if not isinstance(values, dict) or "schedule" in values:
+            return values
+        steps = values.get("steps")
+        return {**values, "schedule": {"warmup": steps // 10}} if type(steps) is int and 0 < steps < 100 else values
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.schedule.warmup > self.steps:
             raise ValueError(
-                f"schedule.warmup: {self.schedule.warmup} steps of warm-up do not fit into {self.steps} steps"
+                f"schedule.warmup: {self.schedule.warmup} steps of warm-up do not fit into {self.steps} steps; give "
+                f"schedule.warmup={self.steps // 10} or more steps"
             )
         return self
 

@@ -89,7 +89,17 @@ def test_what_learned_nothing_says_so():
     assert "learned frequencies, at most" in statement(row("keel", BASE, BASE, learned=False), base)
     flat = row("pre_norm", BASE, learned=False)
     said = answer(setting(), [flat], "pre_norm")
-    assert "no scheme learned more than frequencies" in said[0]
+    assert said[0].startswith("Nothing was learned")
     test = Paired(3, 0.003, 0.002, 0.004)  # no p: noise around the frequencies
     both = statement(row("keel", BASE, BASE, learned=False, difference=test), flat)
     assert "neither learned more than the frequencies of tokens, so nothing is established" in both
+
+
+def test_a_comparison_in_which_nothing_was_learned_says_so_and_ranks_nothing():
+    rows = [row("keel", [3.4, 3.5], [3.4, 3.6], learned=False), row("pre_norm", [3.4, 3.6], learned=False)]
+    said = answer(setting(), rows, "pre_norm")
+    assert said[0].startswith("Nothing was learned: at ")
+    assert "ranks nothing" in said[0]
+    assert not any("has the lowest" in sentence or "better" in sentence for sentence in said)
+    one = [row("keel", [2.4, 2.5], [3.4, 3.6], learned=True), row("pre_norm", [3.4, 3.6], learned=False)]
+    assert "Nothing was learned" not in answer(setting(), one, "pre_norm")[0]

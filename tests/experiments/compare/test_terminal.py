@@ -13,7 +13,7 @@ def shown(capsys, count, notes=()):
 
 def test_the_answer_a_table_and_where_the_report_is(capsys):
     said = shown(capsys, 2, notes=["[1] is not finished"])
-    assert said.index("[1] is not finished") < said.index("The answer.") < said.index("Report: a/[b]/report.html")
+    assert said.index("[1] is not finished") < said.index("The answer.") < said.index("page: a/[b]/report.html")
     assert "params (M)" not in said  # the page has it
 
 

@@ -42,5 +42,5 @@ def test_the_terminal_leaves_columns_to_the_page(capsys):
     show(made(region("post_norm")), Path("x/report.html"))
     said = capsys.readouterr().out
     assert "It is <so>." in said
-    assert "Report: x/report.html" in said
+    assert "page: x/report.html" in said
     assert "gradient spikes" not in said

@@ -82,7 +82,7 @@ def show(atlas: Atlas, page: Path) -> None:
     for row, entry in zip(lines, atlas.entries, strict=True):
         row["stream"] = sparkline(entry.stream[2 :: max(1, len(entry.stream) // 12)][:14], log=True)
     console().print(table(lines, title=f"At initialisation: {atlas.request.shape}"))
-    console().print(f"open {page.resolve()}")
+    console().print(f"page: {page}", markup=False)
 
 
 def _mixing(page: Page, entries: Sequence[AtlasEntry]) -> None:

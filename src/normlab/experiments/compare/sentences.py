@@ -86,12 +86,12 @@ def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     where = f"{setting.depth} layers of width {setting.dim}, {setting.tokens:,} training tokens"
     if not alive:
         return [f"At {where}, every scheme diverged at every learning rate."]
+    if all(row.learned is False for row in alive):
+        return [_nothing_learned(setting, alive[0], where), _cost(alive, base)]
     first = alive[0]
     seeds = len(first.losses)
     lowest = f"{first.scheme} has the lowest held-out loss, {first.mean:.4f}"
     one = f"At {where} and {seeds} seed{'s' * (seeds != 1)}, {lowest}."
-    if first.learned is False:
-        one = f"{one[:-1]}, which is not below the loss of single tokens: no scheme learned more than frequencies."
     better = [r.scheme for r in alive if r.scheme != base and r.difference.lower]
     worse = [r.scheme for r in alive if r.scheme != base and r.difference.higher]
     maybe = [r.scheme for r in alive if r.scheme != base and suggested(r.difference)]
@@ -115,6 +115,15 @@ def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     some = [f"{r.diverged} of {len(r.losses)} seeds of {r.scheme}" for r in alive if r.diverged]
     two = two[:-1] + (f"; {', '.join(some)} diverged, and its mean is that of the others." if some else ".")
     return [one, two, _cost(alive, base)]
+
+
+def _nothing_learned(setting: Setting, first: SchemeRow, where: str) -> str:
+    floor = "" if setting.context_free_loss is None else f" of {setting.context_free_loss:.4f}"
+    return (
+        f"Nothing was learned: at {where}, no scheme got below the loss{floor} of single tokens, so this comparison ranks "
+        f"nothing (the lowest is {first.mean:.4f}, of {first.scheme}). Train longer, with more --tokens or a larger "
+        "--budget, or try other rates with --lrs."
+    )
 
 
 def _cost(rows: Sequence[SchemeRow], base: str) -> str:

@@ -29,4 +29,4 @@ def show(result: Comparison, page: Path) -> None:
         for claim in setting.claims:
             mean = "" if claim.mean is None else f" ({claim.mean:+.3g}, n = {claim.n})"
             screen.print(f"{claim.verdict:>9}: {claim.claim}{mean}", markup=False)
-    screen.print(f"\nReport: {page}", markup=False)
+    screen.print(f"\npage: {page}", markup=False)

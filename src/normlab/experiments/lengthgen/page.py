@@ -134,4 +134,4 @@ def show(result: LengthGeneralization, page: Path) -> None:
         columns = [*varies, "scheme", "length", "difference", "low", "high", "verdict"]
         title = f"{verdicts[0].metric} minus that of {verdicts[0].against}, same seeds: median and its interval"
         screen.print(table(_lines(verdicts), columns=columns, title=title))
-    screen.print(f"EMA, BEMA, every seed and the curves: {page.resolve()}", markup=False)
+    screen.print(f"\npage: {page}", markup=False)

@@ -87,7 +87,7 @@ def show(result: StabilityMap, page: Path) -> None:
         mean = "no seed" if claim.mean is None else f"{claim.mean:+.3g} {claim.number}, n = {claim.n}"
         why = f"; {claim.reason}" if claim.reason else ""
         screen.print(f"{claim.verdict:>9}: {claim.claim} ({mean}{why})", markup=False)
-    screen.print(f"\nReport: {page}", markup=False)
+    screen.print(f"\npage: {page}", markup=False)
 
 
 def _points(region: Region) -> list[Trace]:
