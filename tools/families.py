@@ -54,6 +54,7 @@ class Family:
     why: str = ""
     layers: int = 0
     seconds: float = 0.0
+    monitor: str = ""  # "works", or what went wrong in one training step that was watched
 
 
 def names() -> list[str]:
@@ -156,7 +157,32 @@ def attempt(name: str) -> Family:
         else max(d.identity_error for d in stacks),
         attention="; ".join(dict.fromkeys(_attention(d) for d in stacks)),
         layers=sum(len(d.layers) for d in stacks),
+        monitor=monitored(model, batch),
     )
+
+
+def monitored(model: Any, batch: dict[str, Any]) -> str:
+    """One training step under `Monitor`, without an example: the first batch is what it reads the layers from."""
+    import torch
+
+    from normlab.probes.monitor import Monitor
+
+    model.train()
+    monitor = Monitor(model, every=1)
+    try:
+        monitor.before_step()
+        output = model(**batch)
+        values = output.logits if isinstance(getattr(output, "logits", None), torch.Tensor) else output[0]
+        values.float().square().mean().backward()
+        monitor.gradients()
+        seen = monitor.step()
+    except Exception as error:
+        return _short(error)
+    finally:
+        monitor.close()
+    bad = [name for name, value in seen.items() if not math.isfinite(value)]
+    layers = [name for name in seen if name.startswith("stream/") and name.endswith("/norm") and "/mean/" not in name]
+    return f"{bad[0]} is not finite" if bad else "works" if layers else "saw no layer"
 
 
 def _attention(diagnosis: Any) -> str:
@@ -221,13 +247,14 @@ def table(families: Iterable[Family]) -> str:
         f"**{len(run)} families were run: {len(good)} were diagnosed with an identity error below 1e-4, "
         f"{len(run) - len(good)} not.** Of the {len(attended)} that have softmax attention in some layer (or were "
         f"refused), {share:.1f} % were. {sum(f.outcome == 'not built' for f in rows)} could not be built small, "
-        f"{sum(f.outcome == 'other input' for f in rows)} read something else than text.",
+        f"{sum(f.outcome == 'other input' for f in rows)} read something else than text. `nl.Monitor` watched a step "
+        f"of {sum(f.monitor == 'works' for f in rows)} of the {sum(f.outcome == 'diagnosed' for f in rows)} diagnosed.",
         "",
         "The identity error is the largest difference, over layers and branches, between what a layer returns and the sum "
         "that its roles say it is, in units of what is added.",
         "",
-        "| family | model | placement | identity error | attention |",
-        "|---|---|---|---|---|",
+        "| family | model | placement | identity error | attention | monitor |",
+        "|---|---|---|---|---|---|",
     ]
     for f in rows:
         if f.outcome == "diagnosed":
@@ -236,7 +263,7 @@ def table(families: Iterable[Family]) -> str:
                 if f.identity_error is None or f.identity_error != f.identity_error
                 else f"{f.identity_error:.1e}"
             )
-            lines.append(f"| {f.name} | {f.model} | {f.placement} | {error} | {f.attention} |")
+            lines.append(f"| {f.name} | {f.model} | {f.placement} | {error} | {f.attention} | {f.monitor} |")
     for title, outcome in (
         ("Refused", "refused"), ("Could not be built small", "not built"), ("Not text", "other input")
     ):  # fmt: skip

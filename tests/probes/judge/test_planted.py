@@ -313,3 +313,27 @@ def test_the_loss_may_pull_hard_where_massive_activations_are_made():
 )  # fmt: skip
 def test_layers_are_listed_in_words(layers, said):
     assert listed(layers) == said
+
+
+def test_layers_of_another_kind_are_not_compared():
+    """Gemma's layers 5, 11 and 17 attend to all tokens, the others to a window: their gains differ, and that is no fault."""
+    odd = read(gains=one(READINGS.gains, median=50.0))
+    masks = tuple(replace(each, window=None if each.layer == ODD else 512) for each in READINGS.masks)
+    assert [found.id for found in rules.judge(odd)] == ["gain_outlier"]
+    assert not rules.judge(replace(odd, readings=replace(odd.readings, masks=masks)))
+
+
+def test_zero_is_one_of_the_levels_of_a_coarser_format():
+    """A matrix of four bits among matrices of eight has many zeros; one of eight bits that has them lost something."""
+    eight = tuple(replace(each, distinct=0.9, zeros=0.01) for each in READINGS.matrices)
+    assert not rules.judge(read(matrices=first(eight, distinct=0.45, zeros=0.11)))
+    assert rules.judge(read(matrices=first(eight, distinct=0.8, zeros=0.11)))[0].id == "zero_weights"
+
+
+@pytest.mark.parametrize("id", ["spectrum_outlier", "misfit"])
+def test_one_matrix_that_is_unlike_the_others_is_a_note_where_batches_see_nothing_to_change(id):
+    case = CASES[id]()
+    calm = replace(case, readings=replace(case.readings, noise=NoiseReading(30000.0, math.inf, 4)))
+    worried = replace(case, readings=replace(case.readings, noise=NoiseReading(3000.0, 4000.0, 4)))
+    assert [found.severity for found in rules.judge(calm) if found.id == id] == ["note"]
+    assert [found.severity for found in rules.judge(worried) if found.id == id] == ["warn"]

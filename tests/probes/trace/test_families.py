@@ -37,6 +37,7 @@ def test_enough_families_were_tried_and_understood():
     for family in tried:
         assert family.why or family.outcome == "diagnosed", f"{family.name} is refused without a reason"
         assert family.attention != "not measured, without a reason", family.name
+        assert family.monitor == "works" or family.outcome == "refused", f"{family.name}: {family.monitor}"
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -47,3 +48,4 @@ def test_a_family_as_the_table_says(name):
     assert found.outcome == "diagnosed", found.why
     assert LIVE[name] in found.placement  # ModernBERT's first layer has no norm in front of its attention
     assert found.identity_error < 1e-4
+    assert found.monitor == "works"

@@ -62,9 +62,9 @@ def twin_heads(f: Evidence) -> Verdict | None:
 def attention_outlier(f: Evidence) -> Verdict | None:
     """One layer that looks at one place, or at all alike, among layers that do neither."""
     entropy = column(f.rows, lambda row: row.entropy)
-    sharp = outliers(entropy, least=LIMITS.entropy, high=False)
+    sharp = outliers(entropy, least=LIMITS.entropy, high=False, kinds=f.kinds)
     room = [max(1 - value, 0.0) + 0.002 for value in entropy]  # to the maximum
-    flat = outliers(room, least=LIMITS.flat, high=False)
+    flat = outliers(room, least=LIMITS.flat, high=False, kinds=f.kinds)
     found = [*((each.layer, each.value, each.usual) for each in sharp)]
     found += [(each.layer, 1 - each.value + 0.002, 1 - each.usual + 0.002) for each in flat]
     if not found:
@@ -110,7 +110,7 @@ def attention_dispersion(f: Evidence) -> Verdict | None:
     value = median([entropy[i] for i in layers])
     decay = f"; the largest weight falls as length^{exponent:.2f}" if math.isfinite(exponent) else ""
     title = f"attention is nearly uniform (entropy {value:.3f} of the maximum) in {listed(layers)}{decay}"
-    usual = f"entropy {normal(lambda s: s.entropy)}; exponent {normal(lambda s: s.max_weight_exponent)}"
+    usual = f"{normal(lambda s: s.entropy, of='entropy')}; {normal(lambda s: s.max_weight_exponent, of='exponent')}"
     said = f.readings.output
     growing = said is not None and said.loss > LIMITS.grown * said.frequencies  # attention starts uniform
     severity, limit = "note" if growing else "warn", LIMITS.uniform
@@ -125,7 +125,7 @@ def attention_sinks(f: Evidence) -> Verdict | None:
     value = max(finite(masses))
     place = f.rows[masses.index(value)].sink_position or 0
     title = f"up to {100 * value:.0f} % of the attention goes to position {place}, in {listed(layers)}"
-    usual = f"mean mass {normal(lambda s: s.sink_mass)}"
+    usual = normal(lambda s: s.sink_mass, of=f"mean over layers {f.summary.sink_mass:.3g} here;")
     return verdict("attention_sinks", "note", title, value=value, limit=LIMITS.sink, layers=layers, normal=usual)
 
 

@@ -23,7 +23,7 @@ def dead_branches(f: Evidence) -> Verdict | None:
     count = f"{len(found)} branch{'es add' if len(found) > 1 else ' adds'}"
     title = f"{count} nothing: {text} (down to {value:.2g} of the stream)"
     layers = tuple(sorted({i for i, *_ in found}))
-    usual_text = f"late contribution {normal(lambda s: s.late_contribution)}"
+    usual_text = normal(lambda s: s.late_contribution, of="late contribution")
     return verdict("dead_branches", "bad", title, value=value, limit=LIMITS.dead, layers=layers, normal=usual_text)
 
 
@@ -33,8 +33,8 @@ def _unlike(f: Evidence, *, low: bool) -> list[tuple[str, Outlier]]:
     for kind in kinds(f.rows):
         sizes = column(f.rows, lambda row, kind=kind: b.norm if (b := row.branch(kind)) else None)  # type: ignore[misc]
         least = LIMITS.undersized if low else LIMITS.oversized
-        by_ratio = outliers(ratios(f.rows, kind), least=least, low=low, high=not low)
-        by_size = {each.layer for each in outliers(sizes, least=least**0.5, low=low, high=not low)}
+        by_ratio = outliers(ratios(f.rows, kind), least=least, low=low, high=not low, kinds=f.kinds)
+        by_size = {each.layer for each in outliers(sizes, least=least**0.5, low=low, high=not low, kinds=f.kinds)}
         found += [(kind, each) for each in by_ratio if each.layer in by_size]
     return sorted(found, key=lambda item: -item[1].fold)
 

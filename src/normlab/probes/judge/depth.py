@@ -155,7 +155,7 @@ def coherent_gradients(f: Evidence) -> Verdict | None:
     for row in f.readings.pulls:
         if row.layer >= 0:
             steady[row.layer] += (row.steady or 0.0) ** 2
-    found = (each.layer for each in outliers(steady, least=LIMITS.steady, low=False))
+    found = (each.layer for each in outliers(steady, least=LIMITS.steady, low=False, kinds=f.kinds))
     layers = tuple(layer for layer in found if layer > 0)  # layer 0 gets most of the gradient in healthy models too
     most = _most_coherent(f)
     title = (

@@ -31,7 +31,23 @@ class Outlier:
         return max(self.times, 1 / max(self.times, TINY))
 
 
-def outliers(values: Sequence[float], *, least: float, low: bool = True, high: bool = True) -> list[Outlier]:
+def outliers(
+    values: Sequence[float],
+    *,
+    least: float,
+    low: bool = True,
+    high: bool = True,
+    kinds: Sequence[frozenset[int]] = (),
+) -> list[Outlier]:
+    """Layers that are unlike those of their kind: an attention over all tokens is unlike one over a window."""
+    found: list[Outlier] = []
+    for kind in kinds or [frozenset(range(len(values)))]:
+        mine = [value if i in kind else math.nan for i, value in enumerate(values)]
+        found += _outliers(mine, least=least, low=low, high=high)
+    return sorted(found, key=lambda each: each.layer)
+
+
+def _outliers(values: Sequence[float], *, least: float, low: bool, high: bool) -> list[Outlier]:
     """Layers that differ `least`-fold from the median of their neighbours, and much more than layers here usually do.
 
     An outlier lies on the same side of every neighbour, so that a trend or a step over depth makes none.

@@ -37,7 +37,7 @@ def exploding_stream(f: Evidence) -> Verdict | None:
     value = math.exp(rate)
     title = f"the stream grows by a factor of {value:.2f} per layer, in {growing} of {len(steps)} layers"
     layers = tuple(row.layer for row in f.rows)
-    usual = normal(lambda s: s.exponential_rate) + " (log factor)"
+    usual = normal(lambda s: s.exponential_rate, of="logarithm of the factor")
     return verdict(
         "exploding_stream", "bad", title, value=value, limit=math.exp(LIMITS.explosion), layers=layers, normal=usual
     )
@@ -83,7 +83,7 @@ def massive_activations(f: Evidence) -> Verdict | None:
         f"coordinate {top.max_coordinate} reaches {peak:.3g} at position {top.max_position}, {ratio:.2g} times the "
         f"median, in {listed(layers)}"
     )
-    usual = f"peak / median {normal(lambda s: s.peak_over_median)}"
+    usual = normal(lambda s: s.peak_over_median, of="peak / median")
     return verdict("massive_activations", "note", title, value=ratio, limit=1000.0, layers=layers, normal=usual)
 
 

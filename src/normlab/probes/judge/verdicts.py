@@ -81,6 +81,7 @@ class Limits:
     eps: float = 1e-3
     eps_share: float = 0.05  # of what a norm divides by
     distinct: float = 3.0  # times fewer different values than the layers around
+    as_fine: float = 0.85  # of the different values of the layers around: below, a matrix is rounded more coarsely
     edge: float = 1.5  # largest singular value beside noise, relative to the layers around
     tails: float = 1.7  # kurtosis, relative to the layers around
     no_tails: float = 3.1  # and at most this; Gaussian noise has 3
@@ -173,6 +174,25 @@ class Evidence:
     readings: Readings = field(default_factory=Readings)
     start: float = 0.0  # the median token's norm before the first layer
 
+    @property
+    def kinds(self) -> tuple[frozenset[int], ...]:
+        """Layers that may be compared: the same mixer of tokens, and attention that reaches equally far."""
+        windows = {row.layer: row.window for row in self.readings.masks}
+        groups: dict[tuple[str | None, int | None], set[int]] = {}
+        for place, row in enumerate(self.rows):
+            groups.setdefault((row.mixer, windows.get(place)), set()).add(place)
+        return tuple(map(frozenset, groups.values()))
+
+    def alike(self, layer: int) -> frozenset[int]:
+        """The other layers of this one's kind."""
+        return next((kind - {layer} for kind in self.kinds if layer in kind), frozenset())
+
+    @property
+    def unsettled(self) -> bool:
+        """Batches agree, more than in most trained models, on how to change the weights."""
+        noise = self.readings.noise
+        return noise is not None and noise.high < LIMITS.suspicious
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -195,11 +215,11 @@ def gallery() -> Gallery:
     return TypeAdapter(Gallery).validate_json(path.read_bytes())
 
 
-def normal(number: Callable[[Summary], float]) -> str:
-    """`healthy small models: random 0.12 to 0.31, early ..., late ...`: never the model that is judged."""
+def normal(number: Callable[[Summary], float], *, of: str = "") -> str:
+    """`entropy in healthy small models: random 0.12 to 0.31, early ..., late ...`: never the model that is judged."""
     bounds = {label: (number(stage.low), number(stage.high)) for label, stage in gallery().stages.items()}
     parts = [f"{label} {_show(low)} to {_show(high)}" for label, (low, high) in bounds.items() if math.isfinite(low)]
-    return f"healthy small models: {', '.join(parts)}" if parts else "no reference"
+    return f"{f'{of} in ' if of else ''}healthy small models: {', '.join(parts)}" if parts else "no reference"
 
 
 def _show(value: float) -> str:

@@ -156,8 +156,8 @@ def norms(diagnoses: Sequence[Diagnosis]) -> Figure | None:
         if law.orthogonal:
             drawn["data"].append(theory(layers, law.orthogonal, "if branches were orthogonal"))
         if law.xiong:
-            drawn["data"].append(theory(layers, law.xiong.low, "Xiong's lower bound (random weights)"))
-            drawn["data"].append(theory(layers, law.xiong.high, "Xiong's upper bound"))
+            drawn["data"].append(theory(layers, law.xiong.low, "Xiong's lower bound (random weights)", dash="dash"))
+            drawn["data"].append(theory(layers, law.xiong.high, "Xiong's upper bound", dash="longdash"))
     return drawn
 
 

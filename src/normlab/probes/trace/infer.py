@@ -6,7 +6,7 @@ on the way is a branch. The identity check then runs on the values of every laye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,7 +16,7 @@ from normlab.probes.trace.hooks import slow_path
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.structure.kinds import FUSED, SOFTMAX, classify
 from normlab.probes.trace.structure.ledger import Call, Ledger, Node, Trace, ancestors, recording, strip
-from normlab.probes.trace.structure.path import Normed, NotAStream, Parts, Walk, Weighed, Weight, Write, constant
+from normlab.probes.trace.structure.path import Normed, NotAStream, Parts, Step, Walk, Weighed, Weight, Write, constant
 
 Found = LayerRoles | str  # a row, or why there is none
 
@@ -76,11 +76,15 @@ class _Fold:
 
     def branches(self, end: Node) -> list[BranchRoles]:
         last: tuple[int, Weight, list[Weight], Parts] | None = None
-        for step in self.walk.steps(end):
+        steps = self.walk.steps(end)
+        for number, step in enumerate(steps):
             if isinstance(step, Write):
                 self._flush(last)
                 last = self._write(step)
             elif isinstance(step, Weighed):
+                if last is not None and _reads_before(step, steps[number + 1 :]):
+                    self._flush(last)  # only what skips the next branch is weighed
+                    last = None
                 if last is None:
                     self.skip = self.skip.times(step.weight)
                 else:  # c (x + y) = c x + c y
@@ -179,6 +183,13 @@ class _Fold:
                 return here
             here = found[-1]
         return here
+
+
+def _reads_before(step: Weighed, later: Sequence[Step]) -> bool:
+    """Does the next branch read the stream as it was before it was weighed?"""
+    write = next((each for each in later if isinstance(each, Write)), None)
+    stop = {step.before, step.after}
+    return write is not None and any(step.before in set(ancestors(node, stop)) for _, node in write.terms)
 
 
 def _is_trivial(call: Call) -> bool:

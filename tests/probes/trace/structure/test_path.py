@@ -51,6 +51,29 @@ def test_minimax_carries_the_normed_value():
     assert {row.branches[0].mixer for row in rows(layout)} == {"", "linear attention (MiniMaxLightningAttention)"}
 
 
+class _DepthScaled(nn.Module):
+    """Beam: x <- sqrt((n - 1) / n) x + sqrt(1 / n) F(N(x)), where the branch reads what is not yet weighed."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(16) for _ in range(2))
+        self.maps = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x):
+        for n, norm, branch in zip((2, 3), self.norms, self.maps, strict=True):
+            x = branch(norm(x)) * (1 / n) ** 0.5 + x * ((n - 1) / n) ** 0.5
+        return x
+
+
+def test_a_skip_that_is_weighed_behind_the_read_is_the_next_branchs():
+    model = nn.Sequential(*(_DepthScaled() for _ in range(3))).double().eval()
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    (layout,) = locate_all(model, lambda: model(x))
+    assert max(verify(layout, lambda: model(x))) < 1e-10
+    found = [(branch.skip, branch.scale, branch.parallel) for branch in rows(layout)[0].branches]
+    assert found == [pytest.approx((0.5**0.5, 0.5**0.5, False)), pytest.approx(((2 / 3) ** 0.5, (1 / 3) ** 0.5, False))]
+
+
 def test_several_layer_classes_and_mixers_in_one_stack():
     config = transformers.JambaConfig(
         **GROUPED, num_experts=2, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False, mamba_d_state=4

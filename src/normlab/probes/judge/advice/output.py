@@ -67,8 +67,8 @@ TEXTS = {
     ),
     "gradient_outlier": Words(
         "gradients",
-        "the loss wants this matrix changed, and not those of the layers around: it was changed after training, or never "
-        "took part in it",
+        "the loss wants this matrix changed, and not those of the layers around: it may have been changed after training, "
+        "or have taken no part in it",
         "compare the matrix with the checkpoint it came from",
         normal="as in the layers around",
     ),

@@ -47,7 +47,7 @@ TEXTS = {
         "a few constant, huge coordinates act as a bias and feed attention sinks; they dominate mean "
         "norms and break quantisation and half precision",
         "read the median token's norm, not the mean; keep these coordinates in high precision when "
-        "quantising; in a new model a norm on the branches' outputs bounds what one layer can write ({bounded})",
+        "quantising; where branches have no norm on their outputs, one bounds what a layer can write ({bounded})",
         {"bounded": ("peri_norm", "res_norm")},
     ),
     "dead_branches": Words(

@@ -114,20 +114,20 @@ TEXTS = {
     "spectrum_outlier": Words(
         "weights",
         "training lifts a few directions of a matrix out of the noise; where they are missing, or stick out alone, "
-        "the matrix was started anew, or changed afterwards",
+        "the matrix may have been started anew, or changed afterwards",
         "check that every tensor of this layer is in the checkpoint; compare the matrix with the one it came from",
         normal="as in the layers around",
     ),
     "tails_outlier": Words(
         "weights",
-        "entries of another distribution than in all layers around were clipped, rounded, pruned or overwritten",
+        "entries of another distribution than in all layers around may have been clipped, rounded, pruned or overwritten",
         "compare the matrix with the checkpoint it came from",
         normal="as in the layers around",
     ),
     "misfit": Words(
         "weights",
-        "a trained matrix is turned toward what it reads; one that is not belongs to another layer, another model or another "
-        "order of coordinates",
+        "a trained matrix is turned toward what it reads; one that is not may belong to another layer, another model "
+        "or another order of coordinates",
         "check that the layer comes from this checkpoint, and the order of heads and units in the conversion",
         normal="as in the layers around",
     ),

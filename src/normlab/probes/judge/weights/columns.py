@@ -43,9 +43,11 @@ def odd_layers(
     low: bool = True,
     high: bool = True,
 ) -> list[Found]:
-    columns = by_name(rows, len(f.rows), value)
+    columns, kinds = by_name(rows, len(f.rows), value), f.kinds
     found = [
-        (name, each) for name, column in columns.items() for each in outliers(column, least=least, low=low, high=high)
+        (name, each)
+        for name, column in columns.items()
+        for each in outliers(column, least=least, low=low, high=high, kinds=kinds)
     ]
     return sorted(found, key=lambda item: -item[1].fold)
 

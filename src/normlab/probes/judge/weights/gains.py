@@ -23,10 +23,10 @@ def gain_pattern(f: Evidence) -> Verdict | None:
     for row in gains:
         if row.layer == 0:  # reads the embedding, whose coordinates have signs and sizes of their own
             continue
-        same = [other for other in gains if other.name == row.name and other.layer != row.layer] or [
-            other for other in gains if other.layer != row.layer
-        ]
-        if not same:
+        named = [other for other in gains if other.name == row.name and other.layer != row.layer]
+        same = [other for other in named if other.layer in f.alike(row.layer)]
+        same = same if named else [other for other in gains if other.layer != row.layer]
+        if len(same) < (3 if named else 1):
             continue
         for value, others, least, what in (
             (row.flipped, [o.flipped for o in same], LIMITS.share, "of its entries have the wrong sign"),

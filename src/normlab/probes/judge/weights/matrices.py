@@ -49,9 +49,10 @@ def zero_weights(f: Evidence) -> Verdict | None:
     """Rows, columns or most entries of a matrix that are off while the same matrix of other layers is not."""
     found: list[tuple[MatrixRow, float]] = []
     for row in f.readings.matrices:
-        value = max(row.quiet, row.zeros)
-        same = [max(o.quiet, o.zeros) for o in f.readings.matrices if o.name == row.name and o is not row]
-        usual = sorted(same)[len(same) // 2] if same else 1.0
+        others = [o for o in f.readings.matrices if o.name == row.name and o is not row]
+        value = max(row.quiet, row.zeros if _as_fine(row, others) else 0.0)
+        same = sorted(max(o.quiet, o.zeros) for o in others)
+        usual = same[len(same) // 2] if same else 1.0
         if value > LIMITS.share and value > 3 * max(usual, 0.01):
             found.append((row, value))
     if not found:
@@ -64,6 +65,12 @@ def zero_weights(f: Evidence) -> Verdict | None:
     return verdict(
         "zero_weights", "bad", title, value=100 * value, limit=100 * LIMITS.share, layers=layers, subject=subject
     )
+
+
+def _as_fine(row: MatrixRow, others: list[MatrixRow]) -> bool:
+    """Is it rounded like the others? Where it is coarser, zero is one of its few levels (formats mix such matrices)."""
+    fine = [known.distinct / max(1 - known.zeros, 1e-9) for known in (row, *others) if known.distinct is not None]
+    return row.distinct is None or len(fine) < 2 or fine[0] > LIMITS.as_fine * median(fine[1:])
 
 
 def low_rank(f: Evidence) -> Verdict | None:
@@ -145,8 +152,17 @@ def spectrum_outlier(f: Evidence) -> Verdict | None:
         f"the largest singular value of {name} in layer {worst.layer} is {worst.value:.3g} times that of noise, in its "
         f"neighbours {worst.usual:.3g} times"
     )
-    layers = layers_of(found)
-    return verdict("spectrum_outlier", "warn", title, value=worst.value, limit=LIMITS.edge, layers=layers)
+    # A layer that was started anew lost it in several matrices; one alone is seen in healthy models.
+    places = [each.layer for _, each in found]
+    sure = f.unsettled or max(map(places.count, places)) > 1
+    return verdict(
+        "spectrum_outlier",
+        "warn" if sure else "note",
+        title,
+        value=worst.value,
+        limit=LIMITS.edge,
+        layers=layers_of(found),
+    )
 
 
 def tails_outlier(f: Evidence) -> Verdict | None:
@@ -170,7 +186,8 @@ def tails_outlier(f: Evidence) -> Verdict | None:
 def misfit(f: Evidence) -> Verdict | None:
     """A matrix that does not fit what it reads: of another model, another layer, or in another basis.
 
-    One that fits better than all around it belongs to massive activations in healthy models.
+    One that fits better than all around it belongs to massive activations in healthy models, and one that fits worse
+    is harmless where batches see nothing to change.
     """
     found = odd_layers(f, f.readings.responses, lambda row: row.response, least=LIMITS.response, high=False)
     if not found:
@@ -180,8 +197,8 @@ def misfit(f: Evidence) -> Verdict | None:
         f"{name} of layer {worst.layer} passes on {worst.value:.3g} times what noise of its size would, in its neighbours "
         f"{worst.usual:.3g} times"
     )
-    layers = layers_of(found)
-    return verdict("misfit", "warn", title, value=worst.value, limit=LIMITS.response, layers=layers)
+    layers, severity = layers_of(found), "warn" if f.unsettled else "note"
+    return verdict("misfit", severity, title, value=worst.value, limit=LIMITS.response, layers=layers)
 
 
 def _whole(f: Evidence) -> list[MatrixRow]:
