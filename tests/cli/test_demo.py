@@ -1,31 +1,50 @@
-"""The demo's settings are what was promised, and its summary has ten lines."""
+"""`normlab demo` at a tiny size: every stage leaves its page, stages can be left out, and it goes on."""
 
-from dataclasses import replace
-from pathlib import Path
+import json
 
-from normlab.cli.demo import request, summary
-from normlab.experiments.compare.claims import claim, settle
-from normlab.experiments.compare.result import Comparison, SettingResult
-from normlab.experiments.timing import RelativeCost
-from tests.experiments.compare.rows import row, setting
+import pytest
 
-
-def test_settings():
-    config = request()
-    assert config.schemes == ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res")
-    assert config.depths == (24,)
-    assert config.seeds == 2
-    assert config.task.task == "text"
+from normlab.cli import run
+from normlab.experiments.demo import settings as module
+from normlab.experiments.demo import stages
+from normlab.experiments.demo.settings import settings
+from normlab.experiments.executors.here import HereExecutor
 
 
-def test_ten_lines():
-    rows = [row(name, [2.5], cost=RelativeCost(1.4, 1.4, 1.4, 1.0)) for name in request().schemes]
-    rows[0] = replace(rows[0], mean=None)
-    (claims,) = settle([[claim("a", "b", [1.0], 1, rows), claim("a", "b", [1.0, 1.1, 0.9], 1, rows)]])
-    found = SettingResult(setting(), "pre_norm", rows, {}, claims, ["one.", "two.", "three."])
-    lines = summary(Comparison([], [found], []), Path("report.html"), Path("diagnosis.html"))
-    assert len(lines) == 10
-    assert "diverged" in lines[3]
-    assert "step time 1.40" in lines[4]
-    assert "1 confirmed, 0 refuted, 1 undecided" in lines[8]
-    assert "report.html" in lines[9]
+@pytest.fixture
+def tiny(monkeypatch):
+    small = settings(schemes=("pre_norm", "post_norm", "block_attn_res"), depth=2, dim=16, steps=12)
+    monkeypatch.setattr(module, "settings", lambda: small)
+    monkeypatch.setattr(
+        stages, "by_name", lambda *_, **__: HereExecutor()
+    )  # a process of its own takes seconds to begin
+    return small
+
+
+def test_the_whole_story_and_again(tiny, tmp_path, capsys):
+    out = tmp_path / "demo"
+    assert run(["demo", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    for words in ("[1/3]", "[2/3]", "[3/3]", "At initialisation", "held-out loss", "took: atlas"):
+        assert words in said, words
+    assert "page: " in said
+    assert said.replace("\n", "").endswith("report.html")
+    assert (out / "atlas.html").exists()
+    first = (out / "training" / "pre_norm-l2-lr0.003-s0" / "summary.json").stat().st_mtime_ns
+    assert run(["demo", "--out", str(out), "--skip", "1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert set(answer["losses"]) == {"pre_norm", "post_norm", "block_attn_res"}
+    assert (out / "training" / "pre_norm-l2-lr0.003-s0" / "summary.json").stat().st_mtime_ns == first, (
+        "nothing is made again"
+    )
+
+
+def test_everything_skipped_still_ends_with_a_page(tiny, tmp_path, capsys):
+    assert run(["demo", "--out", str(tmp_path), "--skip", "atlas,training,fault"]) == 0
+    assert (tmp_path / "report.html").exists()
+    assert capsys.readouterr().out.count(": skipped\n") == 3
+
+
+def test_an_unknown_stage(capsys, tmp_path):
+    assert run(["demo", "--skip", "atlass", "--out", str(tmp_path)]) == 2
+    assert "did you mean 'atlas'" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -43,12 +43,25 @@ class Page:
         self.title, self.subtitle = title, subtitle
         self.parts: list[dict[str, object]] = []
 
-    def heading(self, text: str, *, anchor: str | None = None) -> None:
-        self.parts.append({"kind": "heading", "text": text, "anchor": anchor or _slug(text)})
+    def heading(self, text: str, *, anchor: str | None = None, level: int = 2) -> None:
+        """Level 2 stands in the contents, level 3 does not."""
+        kind = "heading" if level == 2 else "subheading"
+        self.parts.append({"kind": kind, "text": text, "anchor": anchor or _slug(text)})
 
     def text(self, text: str, *, style: str = "") -> None:
         """A paragraph; style "lead" is larger, "note" is smaller, "good" / "warn" / "bad" are call-outs."""
         self.parts.append({"kind": "text", "text": text, "style": style})
+
+    def details(self, summary: str, *paragraphs: str) -> None:
+        """What only some want to read: closed until it is asked for, open on paper."""
+        self.parts.append({"kind": "details", "summary": summary, "paragraphs": paragraphs})
+
+    def links(self, links: Mapping[str, str]) -> None:
+        """Words -> a file beside the page. Addresses elsewhere are refused: the page needs no network."""
+        for target in links.values():
+            if ":" in target or target.startswith("/"):
+                raise ValueError(f"a page links to files beside it, not to {target!r}")
+        self.parts.append({"kind": "links", "links": tuple(links.items())})
 
     def code(self, text: str) -> None:
         self.parts.append({"kind": "code", "text": text})

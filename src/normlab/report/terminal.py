@@ -79,16 +79,21 @@ def show(value: object) -> str:
     return str(value)
 
 
-def sparkline(values: Sequence[float], *, log: bool = False) -> str:
-    """One character a value, scaled between the smallest and the largest; a gap where a value is not finite."""
+def sparkline(values: Sequence[float], *, log: bool = False, scale: tuple[float, float] | None = None) -> str:
+    """One character a value, scaled between the smallest and the largest; a gap where a value is not finite.
+
+    With a `scale` (lowest, highest) several lines can be compared; what lies outside stands at its end.
+    """
     points = [math.log(v) if log and v > 0 else (v if not log else math.nan) for v in values]
     known = [p for p in points if math.isfinite(p)]
     if not known:
         return " " * len(points)
-    low, high = min(known), max(known)
+    ends = known if scale is None else [math.log(end) if log else end for end in scale]
+    low, high = min(ends), max(ends)
     span = (high - low) or 1.0
     top = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[round((p - low) / span * top)] if math.isfinite(p) else " " for p in points)
+    places = [round(min(1.0, max(0.0, (p - low) / span)) * top) if math.isfinite(p) else None for p in points]
+    return "".join(" " if place is None else _BLOCKS[place] for place in places)
 
 
 def bar(value: float, largest: float, *, width: int = 12) -> str:

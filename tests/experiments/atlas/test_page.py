@@ -35,5 +35,5 @@ def test_colours_laws_and_uneven_mixing():
     assert scheme_colour("pre_norm") in html
     assert scheme_colour("mhc") in html
     assert html.count('"type":"heatmap"') == 1, "equal rows are not drawn"
-    assert "share of the gradient norm" in html
+    assert "Gradient: share of each layer" in html
     assert "normlab atlas --depth 2" in html

@@ -1,17 +1,24 @@
-"""The atlas as one HTML page, and as a table in the terminal."""
+"""The atlas as one HTML page, and as a picture in the terminal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from normlab.experiments.atlas.measure import Atlas, AtlasEntry
-from normlab.report import Page, console, sparkline, table
+from normlab.report import Page, console, sparkline
 from normlab.report.colours import scheme_colours
-from normlab.report.figures import Figure, figure, line, matrix, theory
+from normlab.report.figures import Figure, Trace, figure, line, matrix, theory
+from normlab.report.overview import DotColumn, dot_columns
+from normlab.report.panels import Panel, panels
+from normlab.report.terminal import columns as terminal_columns
 from normlab.results import page_of
+from normlab.schemes.names import parse_scheme
 
 Values = Sequence[float | None]
+FLAT = 1.5  # a stream that grows by less than this over the whole depth is said to stay
+ALONE = 6  # so many schemes share one picture; more are drawn family by family
 
 
 def rows(entries: Sequence[AtlasEntry]) -> list[dict[str, object]]:
@@ -19,10 +26,10 @@ def rows(entries: Sequence[AtlasEntry]) -> list[dict[str, object]]:
     return [
         {
             "scheme": e.scheme,
-            "growth": e.stream[-2] / e.stream[2],
+            "growth": growth(e),
             "law": _over(e.law[-2], e.law[2]),
-            "last adds": e.contribution[-1] if e.contribution else None,
-            "grad 1/L": _over(e.gradient_share[0], e.gradient_share[-1]),
+            "last adds": last_adds(e),
+            "grad 1/L": imbalance(e),
             "parameters": e.residual_parameters,
             "step": e.step_ratio,
         }
@@ -30,20 +37,56 @@ def rows(entries: Sequence[AtlasEntry]) -> list[dict[str, object]]:
     ]
 
 
+def growth(e: AtlasEntry) -> float:
+    return e.stream[-2] / e.stream[2]
+
+
+def last_adds(e: AtlasEntry) -> float | None:
+    return e.contribution[-1] if e.contribution else None
+
+
+def imbalance(e: AtlasEntry) -> float | None:
+    return _over(e.gradient_share[0], e.gradient_share[-1])
+
+
 def _over(a: float | None, b: float | None) -> float | None:
     return a / b if a and b else None
+
+
+def sentences(atlas: Atlas) -> list[str]:
+    """The finding first: who grows, and what that leaves for the last layer."""
+    entries = atlas.entries
+    growing = [e for e in entries if not growth(e) <= FLAT]
+    found = [
+        f"In {len(growing)} of {len(entries)} schemes the stream grows by more than {FLAT:g} times over "
+        f"{atlas.request.depth} layers, before any training."
+    ]
+    known = {e.scheme: e for e in entries}
+    told = [(name, known[name]) for name in ("pre_norm", "post_norm", "block_attn_res") if name in known]
+    parts = [f"{adds:.2g} in {name}" for name, e in told if (adds := last_adds(e)) is not None and math.isfinite(adds)]
+    if parts:
+        found.append(f"What the last branch adds, over what it reads: {', '.join(parts)}.")
+    return found
 
 
 @page_of.register
 def build(atlas: Atlas, *, command: str = "") -> Page:
     entries = atlas.entries
     page = Page("Schemes at initialisation", subtitle=atlas.request.shape)
-    page.text(
-        "Each scheme with its own initialisation (or the one asked for), the same shape and the same text, before any "
-        "training: how what the "
-        "branches read grows with depth, which layers get the gradient, how depth is mixed, and what a step costs.",
-        style="lead",
+    page.heading("Answer")
+    for sentence in sentences(atlas):
+        page.text(sentence, style="lead")
+    drawn, height = overview(entries)
+    page.figure(drawn, height=height, caption=OVERVIEW)
+    page.details(
+        "How to read this",
+        "Each scheme has its own initialisation, or the one asked for; shape, text and seed are the same for all, and "
+        "nothing is trained. A dot right of the dotted line in the first column is a stream that grows: each later layer "
+        "is a smaller part of it. A dot far left in the second column is a last layer that hardly counts. In the third, "
+        "right of the line the first layer gets more gradient than the last.",
     )
+    _portraits(page, entries)
+    _mixing(page, entries)
     page.heading("The table")
     page.table(
         rows(entries),
@@ -53,36 +96,95 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
         "branch's contribution over what it read. grad 1/L: gradient norm of the first layer over the last's. parameters: "
         "of the residual path. step: time of a training step over the first scheme's, interleaved, median.",
     )
-    page.heading("How the stream grows")
-    drawn = _curves(entries, lambda e: e.stream, x="branch", y="rms of what the branch reads", law=True)
-    page.figure(
-        drawn,
-        height=460,
-        caption="Solid: measured. Dotted: the law of this initialisation, independent branches of the same sizes.",
-    )
-    page.heading("Who gets the gradient")
-    drawn = _curves(entries, lambda e: e.gradient_share, x="layer", y="share of the gradient norm")
-    page.figure(drawn, height=420, caption="A layer's gradient norm over the sum of all layers' norms.")
-    page.heading("What each branch adds")
-    page.figure(
-        _curves(entries, lambda e: e.contribution, x="branch", y="|branch output| / |what it read|"), height=420
-    )
-    page.heading("How far each branch turns the stream")
-    page.figure(_curves(entries, lambda e: e.influence, x="branch", y="1 - cos(h, next h)"), height=420)
-    _mixing(page, entries)
     if command:
         page.heading("How it was measured")
         page.code(command)
     return page
 
 
+OVERVIEW = (
+    "Left: rms of what the last branch reads over the rms behind layer 1. Middle: size of what the last branch adds over "
+    "what it reads. Right: gradient norm of the first layer over the last's. Dotted: 1."
+)
+
+
+def overview(entries: Sequence[AtlasEntry]) -> tuple[Figure, int]:
+    return dot_columns(
+        [e.scheme for e in entries],
+        [
+            DotColumn("grows", {e.scheme: growth(e) for e in entries}),
+            DotColumn("last adds", {e.scheme: last_adds(e) for e in entries}),
+            DotColumn("grad 1st/last", {e.scheme: imbalance(e) for e in entries}),
+        ],
+    )
+
+
+def families(entries: Sequence[AtlasEntry]) -> dict[str, list[AtlasEntry]]:
+    """One group where they are few."""
+    if len(entries) <= ALONE:
+        return {"": list(entries)}
+    found: dict[str, list[AtlasEntry]] = {}
+    for entry in entries:
+        found.setdefault(parse_scheme(entry.scheme).card.family, []).append(entry)
+    return found
+
+
+def _portraits(page: Page, entries: Sequence[AtlasEntry]) -> None:
+    page.heading("Through the depth")
+    page.text("Solid: measured. Dotted: the law of this initialisation, independent branches of the same sizes.")
+    for family, members in families(entries).items():
+        if family:
+            page.heading(family, level=3)
+        drawn, height = panels([
+            Panel("Stream: rms of what a branch reads", _curves(members, lambda e: e.stream, law=True), "branch"),
+            Panel("What each branch adds, over what it reads", _curves(members, lambda e: e.contribution), "branch"),
+            Panel("Gradient: share of each layer", _curves(members, lambda e: e.gradient_share), "layer"),
+            Panel("How far a branch turns the stream: 1 - cos", _curves(members, lambda e: e.influence), "branch"),
+        ])  # fmt: skip
+        names = ", ".join(e.scheme for e in members)
+        page.figure(drawn, height=height, label=f"Stream, contributions, gradients and turns of {names}")
+
+
 def show(atlas: Atlas, page: Path) -> None:
-    """To a person in a terminal."""
-    lines = rows(atlas.entries)
-    for row, entry in zip(lines, atlas.entries, strict=True):
-        row["stream"] = sparkline(entry.stream[2 :: max(1, len(entry.stream) // 12)][:14], log=True)
-    console().print(table(lines, title=f"At initialisation: {atlas.request.shape}"))
+    """To a person in a terminal: a line a scheme, all on one scale."""
+    for text in picture(atlas, width=terminal_columns()):
+        console().print(text)
     console().print(f"page: {page}", markup=False)
+
+
+def picture(atlas: Atlas, *, width: int) -> list[str]:
+    """Lines of at most `width` characters."""
+    entries = atlas.entries
+    room = max(8, min(24, (width - 18 - 15) // 3))
+    streams = [[v / e.stream[2] for v in _some(e.stream[2:-1], room)] for e in entries]
+    adds = [_some(e.contribution, room) for e in entries]
+    grads = [_some(e.gradient_share, room) for e in entries]
+    scales = [_scale(part) for part in (streams, adds, grads)]
+    lines = [f"At initialisation: {atlas.request.shape}"]
+    heads = ("stream", "a branch adds", "gradient")
+    lines.append(" " * 18 + "   ".join(f"{head:<{room}}" for head in heads) + "   grows")
+    for entry, *parts in zip(entries, streams, adds, grads, strict=True):
+        drawn = [
+            f"{sparkline(values, log=True, scale=scale) if scale else '':<{room}}"
+            for values, scale in zip(parts, scales, strict=True)
+        ]
+        lines.append(f"{entry.scheme[:17]:<18}{'   '.join(drawn)}   {growth(entry):.2g}x")
+    lines.append("left to right: first to last layer; every column has one logarithmic scale")
+    return [*lines, *sentences(atlas)]
+
+
+def _some(values: Values, room: int) -> list[float]:
+    """So many, evenly, the first and the last among them."""
+    known = [math.nan if v is None else v for v in values]
+    if len(known) <= room:
+        return known
+    return [known[round(i * (len(known) - 1) / (room - 1))] for i in range(room)]
+
+
+def _scale(parts: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """From the 6th to the 94th percentile, so that one scheme that explodes does not flatten the others."""
+    known = sorted(v for values in parts for v in values if math.isfinite(v) and v > 0)
+    return (known[len(known) // 16], known[-1 - len(known) // 16]) if known else None
 
 
 def _mixing(page: Page, entries: Sequence[AtlasEntry]) -> None:
@@ -90,9 +192,9 @@ def _mixing(page: Page, entries: Sequence[AtlasEntry]) -> None:
     if not mixed:
         return
     page.heading("How depth is mixed")
-    page.text("Schemes that start as a plain sum or mean of their branches have equal rows, and are not drawn.")
     page.text(
-        "Row l: the weight of each source in what branch l reads, relative to the row's largest; last row: the head."
+        "Row l: the weight of each source in what branch l reads, relative to the row's largest; last row: the head. "
+        "Schemes that start as a plain sum or mean of their branches have equal rows, and are not drawn."
     )
     for entry, mixing in mixed:
         page.figure(_heat(mixing), height=360, caption=f"{entry.scheme}: {entry.equation}")
@@ -102,20 +204,18 @@ def _uneven(mixing: list[list[float]]) -> bool:
     return any(max(row[: i + 1]) - min(row[: i + 1]) > 1e-6 * max(row) for i, row in enumerate(mixing))
 
 
-def _curves(
-    entries: Sequence[AtlasEntry], of: Callable[[AtlasEntry], Values], *, x: str, y: str, law: bool = False
-) -> Figure:
+def _curves(entries: Sequence[AtlasEntry], of: Callable[[AtlasEntry], Values], *, law: bool = False) -> list[Trace]:
     colours = scheme_colours(entry.scheme for entry in entries)
     data = []
     for entry in entries:
         values, colour, group = of(entry), colours[entry.scheme], {"legendgroup": entry.scheme}
         xs = range(1, len(values) + 1)
-        data.append(line(xs, values, entry.scheme, colour, mode="lines+markers", marker={"size": 4}, **group))
+        data.append(line(xs, values, entry.scheme, colour, **group))
         if law and entry.law[0]:
             scale = entry.stream[0] / entry.law[0]
             shown = [None if v is None else v * scale for v in entry.law]
             data.append(theory(xs, shown, f"{entry.scheme}, law", colour, showlegend=False, **group))
-    return figure(data, x=x, y=y, log_y=True)
+    return data
 
 
 def _heat(mixing: list[list[float]]) -> Figure:

@@ -1,0 +1,134 @@
+"""The log of a run as it grows: only what is new is read, and only so many points are kept.
+
+A line that is half written waits for its other half. A log that was cut back, since a killed run went on from its last
+checkpoint, is read anew from where the steps repeat. Nothing here raises for what a file holds: it is watched, not used.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from normlab.errors import InputError
+from normlab.experiments.runs.records import LayerRecord, TrainRecord, ValidationRecord
+from normlab.results import pick
+
+MOST = 600  # points of a curve
+LOOKS = 60  # looks into the layers
+BLOCK = 64 << 20  # bytes that are read at a time
+
+
+class Stepped(Protocol):
+    @property
+    def step(self) -> int: ...
+
+
+Record = TypeVar("Record", bound=Stepped)
+
+
+@dataclass
+class LogTail:
+    """`read()` brings the lists up to date; they are thinned evenly, and their last entry is always the newest."""
+
+    path: Path
+    most: int = MOST
+    training: list[TrainRecord] = field(default_factory=list)
+    validation: list[ValidationRecord] = field(default_factory=list)
+    layers: list[LayerRecord] = field(default_factory=list)
+    offset: int = 0
+    _inode: int = 0
+    _stride: int = 1  # every so many lines of training are kept
+
+    def read(self) -> bool:
+        """Is anything new?"""
+        try:
+            found = self.path.stat()
+            if (found.st_ino, found.st_size) == (self._inode, self.offset):
+                return False
+            with open(self.path, "rb") as file:
+                if found.st_ino != self._inode or found.st_size < self.offset or not self._at_a_line(file.fileno()):
+                    self._forget(found.st_ino)
+                file.seek(self.offset)
+                block = file.read(BLOCK)
+        except OSError:
+            return False
+        whole = block.rfind(b"\n") + 1
+        self.offset += whole
+        if whole:
+            self._take(block[: whole - 1].split(b"\n"))
+        return whole > 0
+
+    def _at_a_line(self, handle: int) -> bool:
+        import os
+
+        return self.offset == 0 or os.pread(handle, 1, self.offset - 1) == b"\n"
+
+    def _forget(self, inode: int) -> None:
+        self.training, self.validation, self.layers = [], [], []
+        self.offset, self._inode, self._stride = 0, inode, 1
+
+    def _take(self, lines: list[bytes]) -> None:
+        trained = [line for line in lines if b'"train"' in line[:24]]
+        self._stride = max(self._stride, -(-len(trained) // self.most))
+        kept = [*trained[:: self._stride], *([trained[-1]] if trained else [])]
+        _extend(self.training, _records(kept, TrainRecord))
+        rest = [line for line in lines if b'"train"' not in line[:24]]
+        _extend(self.validation, _records([line for line in rest if b'"validation"' in line[:24]], ValidationRecord))
+        _extend(self.layers, _records([line for line in rest if b'"layers"' in line[:24]], LayerRecord))
+        _thin(self.training, self.most)
+        _thin(self.validation, self.most)
+        _thin(self.layers, LOOKS)
+
+
+def _records(lines: list[bytes], kind: type[Record]) -> list[Record]:
+    found = []
+    for line in lines:
+        try:
+            record = pick(kind, json.loads(line), source="a log")
+        except (ValueError, RecursionError, InputError):
+            continue
+        if isinstance(record.step, int):
+            found.append(record)
+    return found
+
+
+def _extend(known: list[Record], new: list[Record]) -> None:
+    """Steps that are made again replace what was there."""
+    for record in new:
+        while known and known[-1].step >= record.step:
+            known.pop()
+        known.append(record)
+
+
+def _thin(known: list[Record], most: int) -> None:
+    """Every second one, the first and the last always, once there are twice as many as wanted."""
+    if len(known) > 2 * most:
+        known[:] = [*known[:-1:2], known[-1]]
+
+
+def whole_curve(path: Path, *, most: int = MOST) -> list[TrainRecord]:
+    """The training records of a log with no spike left out: of each stretch, the lowest and the highest loss."""
+    tail = LogTail(path, most=1 << 40)
+    while tail.read():
+        pass
+    return extremes(tail.training, most=most)
+
+
+def extremes(records: list[TrainRecord], *, most: int) -> list[TrainRecord]:
+    """At most so many records: the lowest and the highest loss of each stretch, and the first and last of all."""
+    if len(records) <= most:
+        return records
+    size = -(-2 * len(records) // most)
+    kept = {0: records[0], len(records) - 1: records[-1]}
+    for start in range(0, len(records), size):
+        known = [i for i in range(start, min(start + size, len(records))) if records[i].loss is not None]
+        for pick_ in (min, max):
+            if known:
+                at = pick_(known, key=lambda i: records[i].loss or 0.0)
+                kept[at] = records[at]
+    return [replace(kept[i]) for i in sorted(kept)]
+
+
+__all__ = ["LogTail", "extremes", "whole_curve"]

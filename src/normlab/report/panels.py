@@ -1,0 +1,66 @@
+"""Several pictures beside each other that share a legend, each with axes of its own.
+
+The page stacks them in one column where it is narrow: `meta` says how many there are and how high one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from normlab.report.figures import Figure, Numbers, Trace, log_ticks
+
+HEIGHT = 230  # pixels of one row
+GAP_X, GAP_Y = 0.1, 90
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A title, its lines, and what is on the axes."""
+
+    title: str
+    traces: Sequence[Trace]
+    x: str
+    log_y: bool = True
+
+
+def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
+    """(figure, height). A name that occurs in several panels stands in the legend once, and switches all of them."""
+    columns = min(columns, max(1, len(drawn)))
+    rows = -(-len(drawn) // columns)
+    inner = rows * HEIGHT + (rows - 1) * GAP_Y
+    data: list[Trace] = []
+    layout: dict[str, object] = {
+        "hovermode": "closest", "legend": {"orientation": "h", "y": -60 / inner, "yanchor": "top"}, "margin": {"t": 40},
+        "meta": {"panels": len(drawn), "height": HEIGHT, "gap": GAP_Y},
+    }  # fmt: skip
+    notes: list[dict[str, object]] = []
+    named: set[str] = set()
+    width = (1 - GAP_X * (columns - 1)) / columns
+    for index, panel in enumerate(drawn):
+        row, column = divmod(index, columns)
+        tag = "" if index == 0 else str(index + 1)
+        left = column * (width + GAP_X)
+        top = 1 - row * (HEIGHT + GAP_Y) / inner
+        bottom = max(0.0, top - HEIGHT / inner)
+        ys = [value for trace in panel.traces for value in _numbers(trace.get("y"))]
+        scale = {"type": "log", **log_ticks(ys)} if panel.log_y else {"type": "linear", "rangemode": "tozero"}
+        layout[f"xaxis{tag}"] = {
+            "domain": [left, left + width],
+            "anchor": f"y{tag}",
+            "title": {"text": panel.x, "standoff": 4},
+        }
+        layout[f"yaxis{tag}"] = {"domain": [bottom, top], "anchor": f"x{tag}", **scale}
+        notes.append({"text": f"<b>{panel.title}</b>", "x": left, "y": top, "xref": "paper", "yref": "paper",
+                      "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 13}})  # fmt: skip
+        for trace in panel.traces:
+            name = str(trace.get("name", ""))
+            shown = trace.get("showlegend", True) and name not in named
+            named |= {name} if shown else set()
+            shared = {"legendgroup": trace.get("legendgroup", name), "showlegend": shown}
+            data.append({**trace, "xaxis": f"x{tag}", "yaxis": f"y{tag}", **shared})
+    return {"data": data, "layout": {**layout, "annotations": notes}}, inner + 170
+
+
+def _numbers(values: object) -> Numbers:
+    return values if isinstance(values, list) else []

@@ -1,0 +1,29 @@
+  const root = document.documentElement;
+  const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const colors = () => dark() ? {ink: "#e6edf3", grid: "#30363d"} : {ink: "#1b1f24", grid: "#e3e8ed"};
+  const themed = layout => {
+    const c = colors(), out = {...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {...(layout.font || {}), color: c.ink},
+      modebar: {bgcolor: "rgba(0,0,0,0)", color: "#8b949e", activecolor: c.ink},
+      margin: {l: 60, r: 20, t: layout.title ? 50 : 20, b: 50, ...(layout.margin || {})}, autosize: true};
+    delete out.width; delete out.height;
+    const axes = new Set(["xaxis", "yaxis", ...Object.keys(layout).filter(k => /^[xy]axis\d*$/.test(k))]);
+    for (const a of axes) out[a] = {gridcolor: c.grid, zerolinecolor: c.grid, linecolor: c.grid, automargin: true, ...(layout[a] || {})};
+    for (const a of axes) { out[a].gridcolor = c.grid; out[a].zerolinecolor = c.grid; }
+    return out;
+  };
+  // Panels that stand beside each other on a desk stand below each other on a phone.
+  const NARROW = 600;
+  const stacked = (layout, box) => {
+    const m = layout.meta || {};
+    if (!m.panels || m.panels < 2 || innerWidth >= NARROW) { box.style.height = box.dataset.height + "px"; return layout; }
+    const step = m.height + m.gap, inner = m.panels * step - m.gap, out = {...layout};
+    for (let i = 0; i < m.panels; i++) {
+      const tag = i ? i + 1 : "", top = 1 - i * step / inner;
+      out["xaxis" + tag] = {...layout["xaxis" + tag], domain: [0, 1], ...(m.x ? {title: {text: m.x}} : {})};
+      out["yaxis" + tag] = {...layout["yaxis" + tag], domain: [Math.max(0, top - m.height / inner), top]};
+    }
+    out.annotations = (layout.annotations || []).map((a, i) => i < m.panels ? {...a, x: 0, xanchor: "left", y: 1 - i * step / inner} : a);
+    out.legend = {...(layout.legend || {}), y: -60 / inner, yanchor: "top"};
+    box.style.height = (inner + 170) + "px";
+    return out;
+  };

@@ -1,0 +1,91 @@
+"""A log as it grows: by offset, half lines wait, a log that is cut back is read anew, garbage is passed over."""
+
+import json
+
+from normlab.experiments.runs.records import TrainRecord
+from normlab.experiments.runs.tail import LogTail, extremes, whole_curve
+
+
+def train(step, loss=1.0):
+    return json.dumps({"kind": "train", "step": step, "loss": loss, "grad_norm": 0.5, "seconds": 0.1}) + "\n"
+
+
+def test_only_what_is_new(tmp_path):
+    path = tmp_path / "log.jsonl"
+    tail = LogTail(path)
+    assert not tail.read(), "no file yet"
+    path.write_text(train(1) + train(2)[:20])
+    assert tail.read()
+    assert [r.step for r in tail.training] == [1], "a half line waits"
+    with open(path, "a") as file:
+        file.write(train(2)[20:] + '{"kind": "validation", "step": 2, "loss": 3.0}\n')
+    assert tail.read()
+    assert [r.step for r in tail.training] == [1, 2]
+    assert tail.validation[0].loss == 3.0
+    assert not tail.read()
+
+
+def test_a_log_that_was_cut_back(tmp_path):
+    path = tmp_path / "log.jsonl"
+    tail = LogTail(path)
+    path.write_text("".join(train(step) for step in range(1, 9)))
+    tail.read()
+    with open(path, "r+") as file:  # the run was killed, and went on from step 4
+        file.truncate(len(train(1)) * 4)
+    tail.read()
+    with open(path, "a") as file:
+        file.write("".join(train(step, 7.0) for step in range(5, 12)))
+    tail.read()
+    assert [r.step for r in tail.training] == list(range(1, 12))
+    assert tail.training[5].loss == 7.0
+
+
+def test_cut_and_grown_between_two_looks(tmp_path):
+    path = tmp_path / "log.jsonl"
+    tail = LogTail(path)
+    path.write_text("".join(train(step) for step in range(1, 9)))
+    tail.read()
+    with open(path, "r+") as file:
+        file.truncate(len(train(1)) * 4)
+        file.seek(0, 2)
+        file.write("".join(train(step, 7.0) for step in range(5, 30)))
+    tail.read()
+    steps = [r.step for r in tail.training]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 29
+
+
+def test_garbage_is_passed_over(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(
+        b"\xff\xfe\n[]\n" + train(1).encode() + b'{"kind": "train", "step": "x"}\n{"kind": "train"}\nnull\n'
+    )
+    tail = LogTail(path)
+    tail.read()
+    assert [r.step for r in tail.training] == [1]
+
+
+def test_many_points_are_thinned_and_the_last_is_kept(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(train(step) for step in range(1, 5001)))
+    tail = LogTail(path, most=100)
+    tail.read()
+    assert len(tail.training) <= 201
+    assert tail.training[0].step == 1
+    assert tail.training[-1].step == 5000
+    for step in range(5001, 5400):
+        with open(path, "a") as file:
+            file.write(train(step))
+        tail.read()
+    assert len(tail.training) <= 201
+    assert tail.training[-1].step == 5399
+
+
+def test_no_spike_is_lost(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(train(step, 99.0 if step == 777 else 1.0) for step in range(1, 2001)))
+    kept = whole_curve(path, most=50)
+    assert len(kept) <= 60
+    assert 99.0 in [r.loss for r in kept]
+    records = [TrainRecord(1, None, None), TrainRecord(2, 1.0, 1.0)]
+    assert extremes(records, most=10) is records
