@@ -19,6 +19,8 @@ from normlab.report.tables import Row, TableView, all_columns, html_table, layou
 from normlab.report.terminal import finite
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from normlab.report.figures import Figure
 
 
@@ -96,19 +98,26 @@ class Page:
         self.parts.append({"kind": "html", "fragment": fragment})
 
     def render(self) -> str:
-        jinja2 = require("jinja2", extra="report", purpose="an HTML report")
-        folder = Path(__file__).parent / "templates"
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-        )
         drawn = any(part["kind"] == "figure" for part in self.parts)
-        rendered: str = environment.get_template("page.html").render(
-            page=self, parts=self.parts, plotly=_plotly_script() if drawn else ""
+        rendered: str = (
+            environment()
+            .get_template("page.html")
+            .render(page=self, parts=self.parts, plotly=plotly_script() if drawn else "")
         )
         return rendered
 
     def write(self, path: str | Path) -> Path:
         return write_text(path, self.render())
+
+
+def environment(*folders: Path) -> Environment:
+    """Templates of ours, which escape everything; those in `folders` may include the style of the pages."""
+    jinja2 = require("jinja2", extra="report", purpose="an HTML report")
+    places = [*folders, Path(__file__).parent / "templates"]
+    made: Environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(places), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return made
 
 
 def script_json(value: object) -> str:
@@ -124,7 +133,8 @@ def _saved(view: TableView) -> str:
 
 
 @cache
-def _plotly_script() -> str:
+def plotly_script() -> str:
+    """plotly.js as the installed package has it."""
     offline = require("plotly.offline", extra="report", purpose="a page with plots")
     script: str = offline.get_plotlyjs()
     return script

@@ -1,0 +1,157 @@
+"""What the page is told: a table of the runs and figures in the vocabulary of the reports, as plain values."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from normlab.experiments.demo.live import branches
+from normlab.experiments.progress import ORDER
+from normlab.experiments.runs.records import LayerRecord
+from normlab.experiments.runs.tail import whole_curve
+from normlab.report.colours import scheme_colour
+from normlab.report.figures import Figure, Trace, figure, line, matrix
+from normlab.report.panels import Panel, panels
+from normlab.results import Plain, plain
+from normlab.ui.feed import Feed, RunFeed
+
+Record = TypeVar("Record")
+POINTS = 40_000  # of all curves together: more than a screen shows
+FEWEST, MOST = 60, 600  # of one curve
+
+
+def state(feed: Feed) -> Plain:
+    """Everything on the first screen."""
+    runs = sorted(feed.runs.values(), key=lambda run: (ORDER.index(run.state), run.name))
+    drawn, height = curves(runs)
+    return plain({
+        "revision": feed.revision, "sentence": feed.sentence(), "left": feed.left(),
+        "runs": [_row(run) for run in runs], "figures": [_figure(drawn, height, "Training loss and held-out loss.")],
+    })  # fmt: skip
+
+
+def _row(run: RunFeed) -> dict[str, object]:
+    facts, training, validation = run.facts, run.log.training, run.log.validation
+    return {
+        "id": run.name, "state": run.state, "why": run.why, "step": run.step, "revision": run.revision,
+        "steps": None if facts is None else facts.steps, "scheme": "" if facts is None else facts.scheme,
+        "lr": None if facts is None else facts.lr, "left": run.left,
+        "loss": training[-1].loss if training else None, "held_out": validation[-1].loss if validation else None,
+    }  # fmt: skip
+
+
+def curves(runs: Sequence[RunFeed]) -> tuple[Figure, int]:
+    """Every run a line in its scheme's colour."""
+    most = max(FEWEST, min(MOST, POINTS // max(1, 2 * len(runs))))
+    trained: list[Trace] = []
+    held: list[Trace] = []
+    for run in runs:
+        name, colour = _text(run.name), _colour(run)
+        records = _even(run.log.training, most)
+        style = {"width": 1.3, "legendgroup": name, "opacity": 0.9}
+        trained.append(line([r.step for r in records], [_short(r.loss) for r in records], name, colour, **style))
+        checked = _even(run.log.validation, most)
+        points = {"mode": "lines+markers", "marker": {"size": 4}}
+        held.append(line([r.step for r in checked], [_short(r.loss) for r in checked], name, colour, **style, **points))
+    drawn, height = panels([Panel("Training loss (nats)", trained, "step", log_y=False),
+                            Panel("Held-out loss (nats)", held, "step", log_y=False)])  # fmt: skip
+    layout = drawn["layout"]
+    for axis in ("yaxis", "yaxis2"):
+        layout[axis]["rangemode"] = "normal"
+    layout["showlegend"] = len(runs) <= 12
+    return drawn, height if len(runs) <= 12 else height - 60
+
+
+def one(run: RunFeed) -> Plain:
+    """The page of one run: its whole curve, and its layers over time."""
+    records = whole_curve(run.log.path)
+    steps, name, colour = [r.step for r in records], _text(run.name), _colour(run)
+    losses = line(steps, [_short(r.loss) for r in records], name, colour)
+    norms = line(steps, [_short(r.grad_norm) for r in records], name, colour)
+    drawn, height = panels(
+        [
+            Panel("Training loss (nats), spikes kept", [losses], "step", log_y=False),
+            Panel("Gradient norm", [norms], "step"),
+        ]
+    )
+    drawn["layout"]["showlegend"] = False
+    figures = [_figure(drawn, height - 60, "The whole run.")]
+    figures += [_figure(found, 380, caption) for caption, found in _layers(run.log.layers)]
+    if (now := _now(run)) is not None:
+        figures.append(_figure(*now, "The newest look into the layers."))
+    return plain({"id": run.name, "state": run.state, "why": run.why, "figures": figures})
+
+
+def _layers(looks: Sequence[LayerRecord]) -> list[tuple[str, Figure]]:
+    """Layer by step, in colours: what is where, and when it came."""
+    if len(looks) < 2:
+        return []
+    steps = [look.step for look in looks]
+    wanted: dict[str, Callable[[LayerRecord], Sequence[float | None] | None]] = {
+        "Stream: rms of what each branch reads (log10), over time.": lambda look: look.magnitude,
+        "Gradient: share of each layer (log10), over time.": lambda look: look.gradient_share,
+    }
+    found = []
+    for caption, of in wanted.items():
+        rows = [of(look) or [] for look in looks]
+        width = max(map(len, rows))
+        if not width:
+            continue
+        values = [[_log(row[i]) if i < len(row) else None for row in rows] for i in range(width)]
+        across = "branch" if "branch" in caption else "layer"
+        trace = matrix(values, x=list(range(len(steps))), y=list(range(1, width + 1)), hoverongaps=False)
+        drawn = figure([trace], x="step", y=across, legend=False)
+        every = max(1, len(steps) // 6)
+        drawn["layout"]["xaxis"] |= {
+            "tickvals": list(range(0, len(steps), every)),
+            "ticktext": [str(s) for s in steps[::every]],
+        }
+        found.append((caption, drawn))
+    return found
+
+
+def _now(run: RunFeed) -> tuple[Figure, int] | None:
+    """Attention and FFN as two lines."""
+    if not run.log.layers:
+        return None
+    look = run.log.layers[-1]
+    added = [
+        line(range(1, len(values) + 1), [_short(v) for v in values], name, place)
+        for place, (name, values) in enumerate({"attention": branches(look, 0), "FFN": branches(look, 1)}.items())
+    ]
+    shares = look.gradient_share or []
+    drawn, height = panels([
+        Panel("What a branch adds, over what it reads", added, "layer"),
+        Panel("Gradient: share of each layer", [line(range(1, len(shares) + 1), shares, "gradient", 2)], "layer"),
+    ])  # fmt: skip
+    return drawn, height
+
+
+def _figure(drawn: Figure, height: int, caption: str) -> dict[str, object]:
+    return {"data": drawn["data"], "layout": drawn["layout"], "height": height, "caption": caption}
+
+
+def _text(name: str) -> str:
+    """A folder's name for plotly, which reads some markup."""
+    return html.escape(name)
+
+
+def _colour(run: RunFeed) -> str:
+    return scheme_colour(run.facts.scheme if run.facts is not None else run.folder.name.split("-l")[0])
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+def _log(value: float | None) -> float | None:
+    return None if value is None or not value > 0 or not math.isfinite(value) else round(math.log10(value), 3)
+
+
+def _even(records: Sequence[Record], most: int) -> Sequence[Record]:
+    """At most so many, the first and the last among them."""
+    if len(records) <= most:
+        return records
+    return [records[round(i * (len(records) - 1) / (most - 1))] for i in range(most)]
