@@ -59,15 +59,6 @@ def build_page(found: DynamicsFindings, spheres: Simulation | None, *, notes: li
         page.text(note, style="note")
     for warning in found.warnings:
         page.text(warning, style="warn")
-    page.heading("Predicted and measured")
-    caption = "gamma' is the rate of the mean cosine; read: the exponent p or rate k of its end."
-    page.table(beginning_and_end(found), name="dynamics", caption=caption)
-    caption = "C as read and in closed form; t(x): when the mean cosine reaches x."
-    page.table(constants_and_times(found), name="hitting-times", caption=caption)
-    page.table(
-        [{"scheme": label, "as t grows": row.report.clustering} for label, row in found.schemes.items()],
-        name="clustering",
-    )
     if spheres is not None:
         page.heading("Tokens on a sphere")
         e = spheres.setting
@@ -92,6 +83,15 @@ def build_page(found: DynamicsFindings, spheres: Simulation | None, *, notes: li
     page.heading("Variance")
     drawn = _lines(found, lambda c: c.variance, "Var", log=True)
     page.figure(drawn, caption="Var = (1/n) sum |theta - mean|^2. In a small cone Var' = -(2/s) Var.")
+    page.heading("Predicted and measured")
+    caption = "gamma' is the rate of the mean cosine; read: the exponent p or rate k of its end."
+    page.table(beginning_and_end(found), name="dynamics", caption=caption)
+    caption = "C as read and in closed form; t(x): when the mean cosine reaches x."
+    page.table(constants_and_times(found), name="hitting-times", caption=caption)
+    page.table(
+        [{"scheme": label, "as t grows": row.report.clustering} for label, row in found.schemes.items()],
+        name="clustering",
+    )
     page.heading("How this was made")
     page.code(command)
     sources = [

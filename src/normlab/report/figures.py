@@ -84,7 +84,8 @@ def log_ticks(values: Sequence[float | None]) -> dict[str, object]:
     if not known:
         return {}
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
-    steps = (1, 2, 5) if high - low <= 2 else (1,)
+    close = max(known) < 4 * min(known)  # less than a decade: 1, 2, 5 may leave a single number
+    steps = tuple(range(1, 10)) if close else (1, 2, 5) if high - low <= 2 else (1,)
     every = max(1, -(-(high - low) // 8))
     return ticks([float(f"{m}e{k}") for k in range(low, high + 1, every) for m in steps])
 
@@ -146,7 +147,10 @@ def every_so_many(count: int, *, most: int = 12) -> list[int]:
     """Which of so many columns get a tick, by steps that people count in; the first and the last always."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if count <= most * step)
     found = list(range(0, count, step))
-    return found if not found or count - 1 - found[-1] < max(1, step // 2) else [*found, count - 1]
+    if not found or found[-1] == count - 1:
+        return found
+    near = count - 1 - found[-1] <= step // 2  # two numbers that close would touch
+    return [*(found[:-1] if near and len(found) > 1 else found), count - 1]
 
 
 def intervals(
@@ -201,6 +205,7 @@ def small_multiples(
     data: list[Trace] = []
     layout: dict[str, Any] = {"annotations": [], "legend": {"orientation": "h", "y": -0.25 / rows}, "margin": {"t": 30}}
     layout["hovermode"] = hover
+    layout["meta"] = {"panels": len(panels), "height": 190, "gap": 80, "x": x, "y": y}  # for a narrow page
     named: set[str] = set()
     for index, (title, traces) in enumerate(panels.items()):
         row, column = divmod(index, columns)

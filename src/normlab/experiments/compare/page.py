@@ -11,7 +11,7 @@ from normlab.experiments.compare.result import MARKS, Claim, Comparison, Curve, 
 from normlab.experiments.runs.records import Gaps
 from normlab.report import Page
 from normlab.report.colours import THEORY, scheme_colours
-from normlab.report.figures import Trace, figure, heatmaps, line, small_multiples
+from normlab.report.figures import Trace, figure, heatmaps, intervals, line, small_multiples
 from normlab.report.figures import theory as predicted
 from normlab.report.terminal import show
 from normlab.results import Plain, as_row, flat, page_of
@@ -104,40 +104,62 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
     page.heading(f"The answer{tag}")
     for sentence in setting.answer:
         page.text(sentence, style="lead")
+    _forest(page, setting)
+    _training(page, setting, tag)
+    alive = [row for row in rows if any(row.layers[mark].magnitude for mark in MARKS)]
+    _layers(page, alive, shape.depth, tag)
+    _claims(page, setting, tag, slug)
+    _numbers(page, setting, tag, slug)
+    _downloads(page, alive, slug)
+
+
+def _forest(page: Page, setting: SettingResult) -> None:
+    """The answer as a picture: the difference to the baseline with its interval, the best at the top."""
+    base, rows = setting.baseline, setting.schemes
+    found = {row.scheme: (row.difference.mean, row.difference.low, row.difference.high)
+             for row in rows if row.scheme != base and row.difference.mean is not None}  # fmt: skip
+    if found:
+        drawn, height = intervals(found, x=f"held-out loss minus {base}'s (nats): left of the line is better")
+        few = all(low is None for _, low, _ in found.values())
+        said = "Open circles: one seed, no interval." if few else "Bars: 95 % intervals over seeds, paired by seed."
+        page.figure(drawn, height=height + 20, caption=f"Difference to {base} at each scheme's best rate. {said}")
+    gone = [row.scheme for row in rows if row.mean is None]
+    if gone:
+        page.text(f"Diverged, and not in the picture: {', '.join(gone)}.", style="bad")
+    shape = setting.setting
     known = shape.context_free_loss
     floor = (
         "" if known is None else f" No model that ignores the context gets below {known:.3f} on these held-out data."
     )
     epochs = "" if shape.epochs is None else f" ({shape.epochs:.2g} epochs)"
+    page.details(
+        "How to read this, and how it was measured",
+        f"{RECIPES_SAID[shape.recipe]} {shape.steps} steps of {shape.batch} x {shape.length} tokens from "
+        f"{shape.data}{epochs}; {shape.optimizer}, {shape.schedule} schedule, {shape.warmup} steps of warm-up.{floor}",
+        "Differences are paired by seed (same data, same order). Unless said otherwise above, rates are chosen on seed 0, "
+        "which is one of the seeds; the second table has the difference without it.",
+        "The loss at the baseline's time is read off a scheme's own curve at the step where it has trained for as long as "
+        "the baseline's whole run takes: its rate has not decayed there. Shapes are the same for all schemes; what a scheme "
+        "adds in parameters and arithmetic counts as its cost.",
+        "Step times are of steps in turn with pre_norm's, on one thread, each scheme beside it; saved MB are the activations "
+        "that autograd keeps for one step; peak MB is a worker's whole process.",
+    )
+
+
+def _numbers(page: Page, setting: SettingResult, tag: str, slug: str) -> None:
+    page.heading(f"The numbers{tag}")
+    for name, text in setting.statements.items():
+        row = next(r for r in setting.schemes if r.scheme == name)
+        test = row.difference
+        style = "good" if test.lower else "warn" if test.higher else "note"
+        page.text(text, style="bad" if row.mean is None else style if name != setting.baseline else "note")
     page.table(
         summary_rows(setting),
         name=f"summary{slug}",
         caption="Held-out loss (nats per token) at the best learning rate of each scheme, and its cost. Step time: of a "
         "training step, over the baseline's.",
     )
-    page.text(
-        f"{RECIPES_SAID[shape.recipe]} {shape.steps} steps of {shape.batch} x {shape.length} tokens from "
-        f"{shape.data}{epochs}; {shape.optimizer}, {shape.schedule} schedule, {shape.warmup} steps of warm-up.{floor} "
-        "Differences are paired by "
-        "seed (same data, same order). Unless said otherwise above, rates are chosen on seed 0, which is one of the seeds; "
-        "the second table has the difference without it. The loss at the baseline's time is read off a scheme's own curve "
-        "at the step where it has trained for as long as the baseline's whole run takes: its rate has not decayed there. "
-        "Shapes are the same for all schemes; what a scheme adds in parameters and arithmetic counts as its cost. Step "
-        "times are of steps in turn with pre_norm's, on one thread, each scheme beside it; saved MB are the activations "
-        "that autograd keeps for one step; peak MB is a worker's whole process.",
-        style="note",
-    )
     page.table(more_rows(setting), name=f"more{slug}", caption="Tuning, and more of the cost.")
-    for name, text in setting.statements.items():
-        row = next(r for r in rows if r.scheme == name)
-        test = row.difference
-        style = "good" if test.lower else "warn" if test.higher else "note"
-        page.text(text, style="bad" if row.mean is None else style if name != setting.baseline else "note")
-    _claims(page, setting, tag, slug)
-    alive = [row for row in rows if any(row.layers[mark].magnitude for mark in MARKS)]
-    _training(page, setting, tag)
-    _layers(page, alive, shape.depth, tag)
-    _downloads(page, alive, slug)
 
 
 def _claims(page: Page, setting: SettingResult, tag: str, slug: str) -> None:
@@ -193,12 +215,21 @@ def _curves(curves: Mapping[int, Curve], name: str, colour: str) -> list[Trace]:
 
 def _layers(page: Page, rows: Sequence[SchemeRow], depth: int, tag: str) -> None:
     page.heading(f"What the layers do{tag}")
-    page.text("Means over seeds, at the start, in the middle and at the end of training. Dotted: theory.", style="note")
+    page.text(
+        "Means over seeds, at the start, in the middle and at the end of training. Solid: attention, or the whole layer; "
+        "dashed: the FFN; dotted: theory.",
+        style="note",
+    )
 
-    def draw(of: Of, y: str, caption: str, *, x: str = "branch", log: bool = False, theory: Draw | None = None) -> None:
+    def draw(of: Of, y: str, caption: str, *, x: str = "layer", log: bool = False, theory: Draw | None = None) -> None:
         panels = {}
         for row in rows:
-            lines = [line(range(len(v)), v, mark, i) for i, mark in enumerate(MARKS) if (v := of(row.layers[mark]))]
+            lines = [
+                each
+                for i, mark in enumerate(MARKS)
+                if (v := of(row.layers[mark]))
+                for each in _split(v, depth, mark, i)
+            ]
             lines += theory(row) if theory else []
             if lines:
                 panels[row.scheme] = lines
@@ -241,6 +272,22 @@ def _layers(page: Page, rows: Sequence[SchemeRow], depth: int, tag: str) -> None
                     "(0: the embedding) read l holds. Schemes that norm the stream itself have no such matrix.")  # fmt: skip
 
 
+def _split(values: Gaps, depth: int, mark: str, colour: int) -> list[Trace]:
+    """Attention and FFN as two lines over layers, where there are both; what the head reads ends the first."""
+    if len(values) < 2 * depth:
+        return [line(range(1, len(values) + 1), values, mark, colour)]
+    attention, ffn = values[0::2], values[1::2]
+    return [
+        line(range(1, len(attention) + 1), attention, mark, colour),
+        line(range(1, len(ffn) + 1), ffn, f"{mark}, FFN", colour, dash="dash", width=1.4),
+    ]
+
+
+def _halves(count: int) -> list[float]:
+    """Places of branches on an axis of layers: the FFN of layer 1 stands at 1.5."""
+    return [1 + index / 2 for index in range(count)]
+
+
 def _growth_theory(row: SchemeRow) -> list[Trace]:
     lines: list[Trace] = []
     law, measured = row.law, row.layers["start"].magnitude
@@ -249,10 +296,10 @@ def _growth_theory(row: SchemeRow) -> list[Trace]:
     shape = [math.sqrt(value) for value in law if isinstance(value, float) and value > 0]
     if measured and len(known) == len(measured) and len(shape) == len(law):
         scale = math.exp(sum(math.log(m / s) for m, s in zip(known, shape, strict=True)) / len(shape))
-        lines.append(predicted(range(len(shape)), [scale * s for s in shape], "law at the start"))
+        lines.append(predicted(_halves(len(shape)), [scale * s for s in shape], "law at the start"))
     independent = row.layers["end"].independent
     if independent:
-        lines.append(predicted(range(len(independent)), independent, "end, if orthogonal", dash="dash"))
+        lines.append(predicted(_halves(len(independent)), independent, "end, if orthogonal", dash="dash"))
     return lines
 
 
@@ -262,7 +309,7 @@ def _contribution_theory(row: SchemeRow) -> list[Trace]:
     if len(law) < len(row.law) or any(b <= a for a, b in pairwise(law)):
         return []
     shares = [math.sqrt((b - a) / a) for a, b in pairwise(law)]
-    return [predicted(range(len(shares)), shares, "law at the start")]
+    return [predicted(_halves(len(shares)), shares, "law at the start")]
 
 
 def _gradient_theory(row: SchemeRow, depth: int) -> list[Trace]:
@@ -270,7 +317,7 @@ def _gradient_theory(row: SchemeRow, depth: int) -> list[Trace]:
     if power is None:
         return []
     sizes = [power ** ((depth - l) / 2) for l in range(1, depth + 1)]
-    return [predicted(range(depth), [s / sum(sizes) for s in sizes], "law at the start")]
+    return [predicted(range(1, depth + 1), [s / sum(sizes) for s in sizes], "law at the start")]
 
 
 def _downloads(page: Page, rows: Sequence[SchemeRow], slug: str) -> None:

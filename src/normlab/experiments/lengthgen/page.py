@@ -8,7 +8,7 @@ from pathlib import Path
 from normlab.experiments.lengthgen.result import ARM, METRICS, Arm, LengthGeneralization, ScoreRow, SummaryRow
 from normlab.report import Page, console, table
 from normlab.report.colours import scheme_colours
-from normlab.report.figures import Figure, Trace, band, figure, line, theory, vertical
+from normlab.report.figures import Figure, Trace, band, figure, line, theory, ticks, vertical
 from normlab.report.tables import csv_text
 from normlab.results import Plain, as_row, page_of
 
@@ -39,7 +39,9 @@ def build(result: LengthGeneralization) -> Page:
         subtitle=f"trained to length {config.train_length}, {config.steps} steps, {config.seeds} seeds, "
         f"{config.preset.replace('_', '-')} model",
     )
-    made.code(result.command)
+    made.heading("Answer")
+    for sentence in sentences(result):
+        made.text(sentence, style="lead")
     for note in result.notes:
         made.text(note, style="warn")
     diverged = sum(run.status == "diverged" for run in result.runs.values())
@@ -78,9 +80,46 @@ def build(result: LengthGeneralization) -> Page:
     made.table(lines, name="lengthgen-summary", columns=kept, caption="Medians over seeds, with the range of tv.")
     made.heading("How calmly they trained")
     made.table(_lines(result.stability), name="lengthgen-stability", caption="From the logs of all seeds.")
+    made.heading("How it was made")
+    made.code(result.command)
     made.heading("Every seed")
     made.table(_lines(result.rows), name="lengthgen-rows", caption="One row for each run, weights and length.")
     return made
+
+
+def sentences(result: LengthGeneralization) -> list[str]:
+    """How the arms do at the longest length, the best first, beside the length that they were trained to."""
+    metric = next(
+        (name for name in ("tv", "loss", "illegal_mass") if any(name in row.metrics for row in result.summary)), ""
+    )
+    found = {name: points for name, points in _curves(result, metric).items() if points} if metric else {}
+    if not found:
+        return []
+    said = {"tv": "total variation to the exact law", "loss": "loss", "illegal_mass": "probability on illegal tokens"}[
+        metric
+    ]
+    longest = max(point.length for points in found.values() for point in points)
+    ends = {name: next((p for p in points if p.length == longest), points[-1]) for name, points in found.items()}
+    order = sorted(ends, key=lambda name: ends[name].metrics[metric].median)
+    words = [
+        f"{name} {ends[name].metrics[metric].median:.3g} "
+        f"({ends[name].metrics[metric].low:.3g} to {ends[name].metrics[metric].high:.3g})"
+        for name in (order if len(order) <= 4 else [*order[:2], *order[-2:]])
+    ]
+    which = "" if len(order) <= 4 else f", the two best and the two worst of {len(order)}"
+    return [
+        f"At length {longest}, trained to {result.config.train_length}, the {said} is {', '.join(words)}{which}: medians "
+        "over seeds, with their range."
+    ]
+
+
+def _apart(lengths: Sequence[int]) -> list[int]:
+    """Of lengths on a logarithmic axis, those whose numbers do not touch."""
+    kept: list[int] = []
+    for length in lengths:
+        if not kept or length >= 1.6 * kept[-1]:
+            kept.append(length)
+    return kept
 
 
 def _curves(result: LengthGeneralization, metric: str) -> dict[str, list[SummaryRow]]:
@@ -112,7 +151,9 @@ def _figure(result: LengthGeneralization, metric: str, title: str) -> Figure:
         traces.append(theory(lengths, [point.tv for point in result.closed_form], "closed form, no norm"))
         normed = [point.tv_with_norm for point in result.closed_form]
         traces.append(theory(lengths, normed, "closed form, norm", dash="dash"))
-    drawn = figure(traces, x="length", y=title)
+    drawn = figure(traces, x="length (tokens)", y=title, log_x=True)
+    lengths = sorted({p.length for points in curves.values() for p in points})
+    drawn["layout"]["xaxis"] |= ticks(_apart(lengths))
     drawn["layout"]["shapes"] = [vertical(result.config.train_length)]
     return drawn
 

@@ -24,17 +24,14 @@ def build(result: StabilityMap) -> Page:
     page.heading("The answer")
     for sentence in result.statements:
         page.text(sentence, style="lead" if len(result.statements) <= 4 else "")
-    page.table(summary_rows(result), name="regions", caption="The edge is bracketed: stable at the one rate, unstable at the "
-               "other. Learns: below the loss of single tokens. Usable: within 0.1 nats of the scheme's best.")  # fmt: skip
-    if result.claims:
-        page.table([claim_row(claim) for claim in result.claims], name="claims", caption="Tested over seeds.")
-    page.heading("The maps")
     panels = {", ".join(filter(None, (r.scheme, f"{r.depth} layers", r.map))): _points(r) for r in result.regions}
     figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up", hover="closest")
     layout = figure["layout"]
     for key, axis in layout.items():
         if key.startswith(("xaxis", "yaxis")):
             axis["type"] = "log" if key.startswith("x") else "category"
+            if key.startswith("x"):
+                axis |= {"dtick": 1, "exponentformat": "power"}
     layout["coloraxis"] = {"colorscale": "Viridis", "reversescale": True, "colorbar": {"title": {"text": "loss"}}}
     page.figure(
         figure,
@@ -42,6 +39,17 @@ def build(result: StabilityMap) -> Page:
         caption="Circles: stable, coloured by the held-out loss; diamonds: stable, but in at least one seed nothing was "
         "learned beyond the frequency of tokens. Crosses: unstable in at least one seed. Denser where the edges are.",
     )
+    page.details(
+        "How to read this",
+        "A column is a learning rate, a row a length of warm-up, a mark all seeds of a setting. The further right circles "
+        "reach, the higher the rates that the scheme bears. Where the circles of the lowest row reach as far as those of "
+        "the others, warm-up is not needed.",
+    )
+    page.heading("The numbers")
+    page.table(summary_rows(result), name="regions", caption="The edge is bracketed: stable at the one rate, unstable at the "
+               "other. Learns: below the loss of single tokens. Usable: within 0.1 nats of the scheme's best.")  # fmt: skip
+    if result.claims:
+        page.table([claim_row(claim) for claim in result.claims], name="claims", caption="Tested over seeds.")
     page.table([{"a run is": word, "if": text} for word, text in result.criteria.items()], name="criteria")
     page.heading("Every run")
     rows = [flat(run) for run in result.cells]

@@ -19,8 +19,8 @@
     const step = m.height + m.gap, inner = m.panels * step - m.gap, out = {...layout};
     for (let i = 0; i < m.panels; i++) {
       const tag = i ? i + 1 : "", top = 1 - i * step / inner;
-      out["xaxis" + tag] = {...layout["xaxis" + tag], domain: [0, 1], ...(m.x ? {title: {text: m.x}} : {})};
-      out["yaxis" + tag] = {...layout["yaxis" + tag], domain: [Math.max(0, top - m.height / inner), top]};
+      out["xaxis" + tag] = {...layout["xaxis" + tag], domain: [0, 1], ...(m.x ? {title: {text: m.x, standoff: 4}} : {})};
+      out["yaxis" + tag] = {...layout["yaxis" + tag], domain: [Math.max(0, top - m.height / inner), top], ...(m.y ? {title: {text: m.y}} : {})};
     }
     out.annotations = (layout.annotations || []).map((a, i) => i < m.panels ? {...a, x: 0, xanchor: "left", y: 1 - i * step / inner} : a);
     out.legend = {...(layout.legend || {}), y: -60 / inner, yanchor: "top"};
