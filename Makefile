@@ -9,9 +9,9 @@ export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 WORKERS ?= 2
 
-.PHONY: demo test test-cpus test-slow coverage clinic families faults audit lint format bench long-runs clean help
+.PHONY: docs demo test test-cpus test-slow coverage clinic families faults audit lint format bench long-runs clean help
 help:
-	@echo "make demo | test | test-cpus | test-slow | coverage | clinic | families | faults | audit | lint | format | bench | long-runs | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
+	@echo "make demo | docs | test | test-cpus | test-slow | coverage | clinic | families | faults | audit | lint | format | bench | long-runs | clean   (TORCH=$(TORCH) PYTHON=$(PYTHON))"
 
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
@@ -58,6 +58,10 @@ faults: $(DEV)
 # Known weaknesses of the tested versions; needs the network, and says so where there is none.
 audit: $(DEV)
 	@$(BIN)/python tools/audit.py
+
+# The documentation site: pages from the code and its data, tutorials executed, strict. It opens from build/site/index.html.
+docs: $(DEV)
+	$(BIN)/python -m tools.site
 
 lint: $(DEV)
 	$(BIN)/ruff check .

