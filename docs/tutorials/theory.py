@@ -29,7 +29,9 @@ from normlab import dynamics
 
 for scheme in ("post_norm", "pre_norm", "peri_norm", "ngpt", "ln_scaling"):
     hits = dynamics.scalar(scheme, n=256, beta=5.0, time=200.0).hits
-    print(f"{scheme:11} mean cosine 0.5 at t = {hits[0.5]:6.2f}, 0.9 at t = {hits[0.9]:7.2f}")
+    print(
+        f"{scheme:11} mean cosine 0.5 at t = {hits[0.5]:6.2f}, 0.9 at t = {hits[0.9]:7.2f}"
+    )
 
 # %% [markdown]
 # ## How it ends
@@ -45,7 +47,13 @@ for scheme in ("post_norm", "pre_norm", "ln_scaling"):
 
 # %%
 run = dynamics.simulate(
-    ["post_norm", "pre_norm", "peri_norm"], n=24, d=3, beta=1.0, time=8.0, init="uniform", seeds=(0, 1, 2)
+    ["post_norm", "pre_norm", "peri_norm"],
+    n=24,
+    d=3,
+    beta=1.0,
+    time=8.0,
+    init="uniform",
+    seeds=(0, 1, 2),
 )
 for field, curves in zip(run.fields, run.cosine, strict=True):
     start, middle, end = (curves[:, at].mean() for at in (0, len(run.t) // 2, -1))
@@ -60,11 +68,20 @@ from normlab.experiments.atlas.measure import measure
 from normlab.experiments.atlas.request import AtlasRequest
 
 atlas = measure(
-    AtlasRequest(schemes=("pre_norm", "post_norm", "peri_norm"), depth=12, dim=64, init="paper", rounds=1), quiet=True
+    AtlasRequest(
+        schemes=("pre_norm", "post_norm", "peri_norm"),
+        depth=12,
+        dim=64,
+        init="paper",
+        rounds=1,
+    ),
+    quiet=True,
 )
 for entry in atlas.entries:
     size = f"stream rms {entry.stream[0]:.2f} -> {entry.stream[-1]:.2f}"
-    print(f"{entry.scheme:10} {size};  a branch is {entry.contribution[0]:.2f} -> {entry.contribution[-1]:.2f} of it")
+    print(
+        f"{entry.scheme:10} {size};  a branch is {entry.contribution[0]:.2f} -> {entry.contribution[-1]:.2f} of it"
+    )
 
 # %% [markdown]
 # Pre-Norm's stream grows like the square root of depth, so a late branch is a small part of it. That is *dilution*.

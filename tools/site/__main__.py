@@ -79,22 +79,29 @@ def relinked(text: str) -> str:
 
 
 def gallery(folder: Path) -> str:
-    """The real models whose diagnoses are stored, each with its first lines."""
-    parts = [
-        "# Gallery of models",
-        "What `normlab diagnose` says of models that people use. Each page is the command's own output. How to read one: "
-        "[Diagnose](README.md). All in one interactive page: [report.html](report.html).",
-    ]
-    for path in sorted(folder.rglob("*.txt")):
-        if path.name == "clinic.txt":
-            continue
-        lines = path.read_text(encoding="utf-8").splitlines()
-        parts += [
-            f"## {path.stem}",
-            "```\n" + "\n".join(lines[:14]) + "\n```",
-            f"[The whole report]({path.relative_to(folder)})",
-        ]
-    return "\n\n".join(parts) + "\n"
+    """The models whose diagnoses are stored, each with its first lines."""
+    trained = sorted(path for path in folder.glob("*.txt") if path.name != "clinic.txt")
+    return (
+        "\n\n".join(
+            [
+                "# Gallery of models",
+                "Each report is the command's own output. How to read one: [Diagnose](README.md). All trained ones in one "
+                "interactive page: [report.html](report.html).",
+                "## Trained models",
+                *(_shown(path, folder) for path in trained),
+                "## Decoders with several streams",
+                "Small decoders in the layout of shipped models, with random weights. They show what is read, "
+                "not how the shipped models fare.",
+                *(_shown(path, folder) for path in sorted((folder / "streams").glob("*.txt"))),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _shown(path: Path, folder: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()[:14]
+    return f"### {path.stem}\n\n```\n" + "\n".join(lines) + f"\n```\n\n[The whole report]({path.relative_to(folder)})"
 
 
 def nav(out: Path) -> list[object]:

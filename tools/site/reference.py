@@ -58,7 +58,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def _entry(name: str) -> str:
-    return f"## nl.{name}\n\n::: {where(name)}\n    options:\n      heading_level: 3\n      show_root_heading: true\n"
+    return f"## nl.{name}\n\n::: {where(name)}\n    options:\n      heading_level: 3\n"
 
 
 def where(name: str) -> str:
