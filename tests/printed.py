@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 OURS = ("normlab ", "pip ", "make ")
+LONG = ("demo", "watch")  # minutes, and for ever: they have tests of their own
 # Behind what is printed: the last value of an option counts.
 SMALL = {
     "compare": ["--tokens", "512", "--seeds", "1", "--dim", "16", "--heads", "2", "--depth", "2", "--length", "16"],
@@ -47,7 +48,7 @@ def printed():
     sources |= {path.stem: tutorial_text(path) for path in sorted((ROOT / "docs" / "tutorials").glob("*.py"))}
     found = {name: [c for c in commands(text) if c.startswith("normlab ")] for name, text in sources.items()}
     inline = re.findall(r"`(normlab [^`]+)`", re.sub(r"```.*?```", "", sources["README"], flags=re.S))
-    found["README"] += [c for c in inline if not re.search(r"\b[A-Z]{3,}\b", c)]
+    found["README"] += [c for c in inline if not re.search(r"\b[A-Z]{3,}\b", c) and c.split()[1] not in LONG]
     return [(name, typed) for name, typed in found.items() if typed]
 
 
