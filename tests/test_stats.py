@@ -17,6 +17,7 @@ from normlab.stats import (
     ranks,
     slope,
     spearman,
+    standard_error,
     t_cdf,
     t_quantile,
     t_reach,
@@ -120,3 +121,9 @@ def test_gini():
     assert gini([2, 2, 2]) == pytest.approx(0)
     assert gini([0, 0, 0, 5]) == pytest.approx(3 / 4)
     assert math.isnan(gini([0, 0]))
+
+
+def test_the_error_of_a_mean_is_no_number_where_a_value_is_not_finite():
+    assert standard_error([1.0, 3.0]) == 1.0
+    for values in ([1.0], [1.0, math.inf], [math.nan, 1.0, 2.0]):
+        assert math.isnan(standard_error(values))

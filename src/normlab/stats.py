@@ -95,6 +95,13 @@ def paired(differences: Sequence[float]) -> Paired:
     return Paired(n, mean, mean - reach, mean + reach, p)
 
 
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean; nan with fewer than two values, and where one of them is not finite."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """The 95 % interval of a mean; None with fewer than two values."""
     if len(values) < 2:

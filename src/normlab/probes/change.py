@@ -26,7 +26,7 @@ from normlab.probes.judge.verdicts import Verdict
 from normlab.probes.measure.table import Number, Real, Sparse, plain
 from normlab.probes.trace.hooks import slow_path
 from normlab.probes.trace.wrappers import unwrapped
-from normlab.stats import t_reach
+from normlab.stats import standard_error, t_reach
 
 SAME = 1e-9  # relative: below it nothing was trained, only stored again
 TIMES = 3.0  # a layer stands out if it moved this many times as far as the median layer
@@ -286,7 +286,7 @@ def _loss_change(before: Prepared, after: nn.Module) -> LossChange | None:
         with in_eval_mode(model), slow_path():
             values.append([float(loss(model, window)) for window in windows])
     changes = [b - a for a, b in zip(*values, strict=True)]
-    error = statistics.stdev(changes) / math.sqrt(len(changes)) if len(changes) > 1 else None
+    error = standard_error(changes) if len(changes) > 1 else None
     means = [statistics.fmean(each) for each in values]
     return LossChange(loss.name, means[0], means[1], statistics.fmean(changes), error, len(changes))
 

@@ -337,3 +337,11 @@ def test_one_matrix_that_is_unlike_the_others_is_a_note_where_batches_see_nothin
     worried = replace(case, readings=replace(case.readings, noise=NoiseReading(3000.0, 4000.0, 4)))
     assert [found.severity for found in rules.judge(calm) if found.id == id] == ["note"]
     assert [found.severity for found in rules.judge(worried) if found.id == id] == ["warn"]
+
+
+def test_that_batches_agree_on_a_young_model_is_no_fault():
+    young = replace(CASES["coherent_gradients"]().readings, output=replace(READINGS.output, loss=3.3, entropy=3.6))
+    steady = one(READINGS.pulls, steady=40.0)
+    found = rules.judge(replace(BASE, readings=replace(young, pulls=steady)))
+    assert {verdict.severity for verdict in found} == {"note"}
+    assert "coherent_gradients" in {verdict.id for verdict in found}

@@ -6,9 +6,11 @@ from tools import families
 LIVE = {
     "albert": "post_norm",
     "bart": "encoder: post_norm; decoder: post_norm",
+    "gpt_neox_japanese": "pre_norm, scaled",  # a bias that is spread over tokens
     "gpt_oss": "pre_norm",
     "granite": "pre_norm",
     "jamba": "pre_norm",
+    "jetmoe": "pre_norm",  # a router, and so a second softmax, inside of its attention
     "modernbert": "pre_norm",
     "mt5": "encoder: pre_norm; decoder: pre_norm",
     "olmo2": "res_norm",

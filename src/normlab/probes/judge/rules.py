@@ -26,7 +26,7 @@ UNTRAINED = ("at_chance", "hardly_trained", "not_trained")
 # What a layer does at random weights says little; that one has other weights than its neighbours does at any age.
 TIMELESS = ("weights", "experts", "embeddings", "final_norm", "heads", "streams")
 # Of these subjects, what a fresh model has as well.
-AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps")
+AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps", "coherent_gradients")
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, ...]:

@@ -16,7 +16,7 @@ from normlab.errors import UnsupportedError
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.measure.table import GradientRow, Number, Real
 from normlab.probes.trace.hooks import Layout, Record, slow_path
-from normlab.stats import t_reach
+from normlab.stats import standard_error, t_reach
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,13 @@ class Agreement:
         return math.sqrt(max(self.lengths[name] * self.products[name] / max(len(self.shared), 1), 0.0))
 
     def noise(self) -> NoiseReading | None:
-        """None with fewer than four batches: an agreement of two says little."""
+        """None with fewer than four batches: an agreement of two says little; nor where gradients overflow."""
         count = len(self.targets)
-        if count < 4:
+        if count < 4 or not all(map(math.isfinite, self.shared)):
             return None
         total = sum(self.lengths[name] * square for name, square in self.squares.items()) / count
         signal = statistics.fmean(self.shared)
-        error = t_reach(len(self.shared)) * statistics.stdev(self.shared) / math.sqrt(len(self.shared))
+        error = t_reach(len(self.shared)) * standard_error(self.shared)
 
         def scale(common: float) -> float:
             return statistics.fmean(self.targets) * max(total - common, 0.0) / common if common > 0 else math.inf

@@ -22,7 +22,7 @@ from normlab.probes.measure.table import LayerRow, Real, Rows, column
 from normlab.probes.trace.hooks import Layout, slow_path
 from normlab.probes.trace.tensors import first_tensor
 from normlab.probes.trace.verbs import SchemeLayout, SchemeSkipper
-from normlab.stats import spearman, t_reach
+from normlab.stats import spearman, standard_error, t_reach
 
 
 class _Stop(Exception):
@@ -274,7 +274,7 @@ def skip_report(
     loss = statistics.fmean(effect.baseline for effect in effects)
     learnt = chance - loss if chance is not None else math.nan
     means = tuple(statistics.fmean(values) for values in changes)
-    errors = tuple(statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else math.nan for v in changes)
+    errors = tuple(map(standard_error, changes))
     better = sum(mean + reach(len(effects)) * error < 0 for mean, error in zip(means, errors, strict=True))
     return SkipReport(
         loss=loss,

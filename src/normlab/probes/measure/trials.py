@@ -18,6 +18,7 @@ from normlab.probes.measure.table import Real
 from normlab.probes.measure.weights.ends import input_embedding
 from normlab.probes.measure.weights.gains import gain_of, norms_of
 from normlab.probes.trace.hooks import Layout, output_projection, slow_path
+from normlab.stats import standard_error
 
 FACTORS = (0.1, 0.4, 2.5, 10.0)
 ODD = 2.0  # times the median gain of the layers around, from which on it is tried what they would do
@@ -70,7 +71,7 @@ def run_trials(
                 continue
             after = [measured(batch) for batch in batches]
         changes = [new - old for new, old in zip(after, before, strict=True)]
-        error = statistics.stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else 0.0
+        error = standard_error(changes) if len(changes) > 1 else 0.0
         mean = statistics.fmean(changes)
         rows.append(
             TrialRow(trial.what, trial.subject, trial.layers, statistics.fmean(before), mean, error, len(changes))

@@ -198,7 +198,9 @@ def _is_trivial(call: Call) -> bool:
 
 def _attending(cone: list[Node], calls: list[Call]) -> Call | None:
     """The innermost module with parts in which the softmax runs: BERT's `attention.self`."""
-    times = [node.time for node in cone if node.op in SOFTMAX or FUSED in node.op]
+    found = [node for node in cone if node.op in SOFTMAX or FUSED in node.op]
+    over_keys = [node for node in found if node.op not in SOFTMAX or node.value.dim() >= 4]  # a router has one as well
+    times = [node.time for node in over_keys or found]
     around = [
         c for c in calls if any(c.start < time < c.end for time in times) and any(True for _ in c.module.children())
     ]

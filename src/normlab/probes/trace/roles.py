@@ -81,7 +81,8 @@ class BranchRoles:
     def scaled(self) -> str:
         """How the branch and the skip are weighed, in words; empty where both are 1."""
         weighed = {"skip": self.skip, "branch": self.scale, "shift": self.shift or 1.0}
-        return ", ".join(f"{name} {factor}" for name, factor in weighed.items() if factor != 1.0)
+        shown = {name: f"{each:.4g}" if isinstance(each, float) else str(each) for name, each in weighed.items()}
+        return ", ".join(f"{name} {shown[name]}" for name, factor in weighed.items() if factor != 1.0)
 
     @property
     def names(self) -> list[str]:

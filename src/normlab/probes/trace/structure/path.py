@@ -218,6 +218,14 @@ def _named(node: Node) -> str:
     return f"{node.op.strip('_')}({', '.join(_named(parent) for parent in inside)})"
 
 
+def _narrow(node: Node) -> Node:
+    """A constant as it was before it was spread over tokens: the next text may have another length."""
+    node = strip(node)
+    while node.op == "expand" and node.parents:
+        node = strip(node.parents[0])
+    return node
+
+
 def constant(parts: Parts) -> Factor | None:
     """The sum of what is added without looking at tokens, as one learned vector."""
     if not parts:
@@ -226,7 +234,7 @@ def constant(parts: Parts) -> Factor | None:
     def find() -> Tensor | float:
         total: Any = 0.0
         for weight, node in parts:
-            total = total + weight.value() * node.again()
+            total = total + weight.value() * _narrow(node).again()
         return torch.as_tensor(total)
 
     return Factor(" + ".join(_named(node) for _, node in parts), find)
