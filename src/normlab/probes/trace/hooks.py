@@ -323,6 +323,7 @@ def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, module: nn.Modul
     start = stream = scratch.before
     parts: list[Part] = []
     checks: list[tuple[str, float]] = []
+    places = [start]  # the stream behind so many branches
     for branch in row.branches:
         carried = scratch.outputs[branch.carry].reshape(stream.shape) if branch.carry else stream
         base = weighed(module, branch.skip, carried)
@@ -338,14 +339,15 @@ def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, module: nn.Modul
         last = not verify and branch is row.branches[-1] and after.shape == stream.shape
         summed = after if last else base + added
         if verify and branch.pre and branch.pre in scratch.inputs:
-            seen = start if branch.parallel else stream
+            seen = places[branch.behind] if branch.parallel else stream
             error = mismatch(scratch.inputs[branch.pre], seen, seen)  # the stream itself, whatever is carried
             checks.append((f"{branch.pre} reads the stream before the {branch.kind}", error))
         end = scratch.outputs[branch.out].reshape(stream.shape) if branch.out else summed
         if verify and branch.out:
             error = mismatch(scratch.inputs[branch.out], summed, added)
             checks.append((f"{branch.out} reads stream + {branch.added}", error))
-        parts.append(Part(branch.kind, start if branch.parallel else base, added, end))
+        parts.append(Part(branch.kind, places[branch.behind] if branch.parallel else base, added, end))
+        places.append(end)
         stream = end
     if verify:
         change = parts[-1].added if row.branches[-1].out else stream - start

@@ -71,6 +71,7 @@ class _Fold:
         self.places: list[Node] = [walk.start]  # the stream, wherever a branch may read it
         self.fresh: list[Node] = [walk.start]  # of these, since the last write
         self.found: list[BranchRoles] = []
+        self.behind: dict[Node, int] = {walk.start: 0}  # how many branches have written at a place
         self.carry = ""
         self.skip = Weight()
 
@@ -95,6 +96,7 @@ class _Fold:
                 self._norm(step, last)
                 last = None
             self.places.append(step.after)
+            self.behind[step.after] = len(self.found)
             self.fresh = [step.after] if isinstance(step, Write) else [*self.fresh, step.after]
         self._flush(last)
         if self.carry and self.found:
@@ -161,13 +163,15 @@ class _Fold:
             pre = found[0].name if found else ""
         if kind == "attention" or kind == "cross_attention":
             core = _attending(cone, walk.calls) or core
+        parallel = late not in self.fresh and late is not before and bool(self.found)
         return BranchRoles(
             kind,
             call.name,
             core.name if core is not None and core is not call else "",
             pre=pre,
             res=call.name if call.is_norm else "",
-            parallel=late not in self.fresh and late is not before and bool(self.found),
+            parallel=parallel,
+            behind=self.behind.get(late, 0) if parallel else 0,
             mixer=mixer,
         )
 

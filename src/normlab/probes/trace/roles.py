@@ -72,6 +72,9 @@ class BranchRoles:
     out: str = ""
     carry: str = ""
     parallel: bool = False
+    behind: int = (
+        0  # where it is parallel: it reads the stream behind so many branches of the layer (LongCat's shortcut)
+    )
     skip: Scale = 1.0
     scale: Scale = 1.0
     shift: Factor | None = None  # a learned constant that is added to the stream (ZAYA)

@@ -74,6 +74,31 @@ def test_a_skip_that_is_weighed_behind_the_read_is_the_next_branchs():
     assert found == [pytest.approx((0.5**0.5, 0.5**0.5, False)), pytest.approx(((2 / 3) ** 0.5, (1 / 3) ** 0.5, False))]
 
 
+class _Shortcut(nn.Module):
+    """LongCat: what is read behind the first branch is added behind the third."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(16) for _ in range(3))
+        self.maps = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x):
+        x = x + self.maps[0](self.norms[0](x))
+        read = self.norms[1](x)
+        shortcut = self.maps[1](read)
+        x = x + self.maps[2](read)
+        return x + self.maps[3](self.norms[2](x)) + shortcut
+
+
+def test_a_shortcut_is_read_where_it_is_read():
+    model = nn.Sequential(*(_Shortcut() for _ in range(3))).double().eval()
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    (layout,) = locate_all(model, lambda: model(x))
+    assert max(verify(layout, lambda: model(x))) < 1e-10
+    found = [(branch.added, branch.pre, branch.parallel, branch.behind) for branch in rows(layout)[0].branches]
+    assert found[-1] == ("maps.1", "norms.1", True, 1)
+
+
 def test_several_layer_classes_and_mixers_in_one_stack():
     config = transformers.JambaConfig(
         **GROUPED, num_experts=2, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False, mamba_d_state=4
