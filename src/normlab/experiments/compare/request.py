@@ -39,6 +39,11 @@ class CompareRequest(GridRequest):
     )
     optimizer: Literal["adamw", "muon"] = option("adamw", "adamw, or muon (for the matrices of branches).")
     baseline: str | None = option(None, "What the others are compared with (default: pre_norm, or the first).")
+    backbone: str | None = option(
+        None,
+        "A model's folder or config.json, or kimi_linear: small random models of that architecture, each scheme swapped "
+        "in; --dim, --heads and --depth shrink it further.",
+    )
     extend: int = Field(default=1, ge=0, description="how often the grid of rates may grow where its last is the best")
     warmup: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
     decay: float = Field(default=0.3, gt=0, le=1, description="share of the steps")
@@ -50,6 +55,28 @@ class CompareRequest(GridRequest):
         if not rates or any(not rate > 0 for rate in rates):
             raise ValueError(f"learning rates are positive numbers, but got {list(rates)}")
         return tuple(sorted({round_3(rate) for rate in rates}))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_backbone(cls, values: object) -> object:
+        """A backbone brings its sizes, and its own embedding and initialisation: recipes that set those do not apply."""
+        if not isinstance(values, dict) or not isinstance(source := values.get("backbone"), str):
+            return values
+        found = {"recipe": "shared", **values}
+        if not {"dim", "depths", "heads"} <= set(found):
+            from normlab.surgery.backbone.architecture import sizes
+
+            dim, depth, heads = sizes(source)
+            found = {"dim": dim, "depths": (depth,), "heads": heads, **found}
+        return found
+
+    @model_validator(mode="after")
+    def _own_recipe(self) -> Self:
+        if self.backbone is not None and self.recipe != "shared":
+            raise ValueError(
+                f"recipe: {self.recipe!r} sets embedding and initialisation, which the backbone brings; leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:

@@ -83,7 +83,8 @@ def _learning_note(row: SchemeRow) -> str:
 def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     """Three sentences: what is best, what is established, what it costs."""
     alive = [row for row in rows if row.mean is not None]
-    where = f"{setting.depth} layers of width {setting.dim}, {setting.tokens:,} training tokens"
+    own = "" if setting.architecture is None else f"{setting.architecture}, "
+    where = f"{own}{setting.depth} layers of width {setting.dim}, {setting.tokens:,} training tokens"
     if not alive:
         return [f"At {where}, every scheme diverged at every learning rate."]
     if all(row.learned is False for row in alive):

@@ -18,6 +18,7 @@ TEXTS = {
         "remove it (the skip experiment above is the loss without it); in a new model, fewer layers or a scheme that lets "
         "late layers act ({others}): normlab compare --schemes {compare}",
         {"others": ("ln_scaling", "mix_norm")},
+        surgery="take it out of this one and train its neighbours on: normlab prune MODEL --most 1 --heal 200",
     ),
     "worse_than_chance": Words(
         "loss",
@@ -96,5 +97,6 @@ TEXTS = {
         "confirmed by skipping: the model is better without it",
         "look at this layer first: weights that were not loaded, scaled, or exchanged",
         normal="a loss that rises without the layer",
+        surgery="where it cannot be mended, take it out: normlab prune MODEL --most 1 --heal 200",
     ),
 }
