@@ -30,6 +30,7 @@ SWAPS = (
 )  # fmt: skip
 PRUNED = (1, 3, 6)
 HEAL_STEPS = 200
+TRAINED = ("plain", "block_attn_res")
 TRAIN_STEPS, TRAIN_EVERY = 200, 25
 LENGTH = (
     64  # of a window that is trained on or chosen by: short, so that the tables are made in half an hour of one core
@@ -75,7 +76,7 @@ def measure_prunings(out: Path) -> None:
 
 def measure_training(out: Path) -> None:
     """The same steps on the same windows, with and without Block AttnRes; new parameters at ten times the rate."""
-    for name in ("plain", "block_attn_res"):
+    for name in TRAINED:
         path = out / f"train-{name}.json"
         if path.exists():
             continue
@@ -130,7 +131,7 @@ def prune_table(out: Path) -> str:
 
 
 def train_table(out: Path) -> str:
-    paths = [out / f"train-{name}.json" for name in ("plain", "block_attn_res")]
+    paths = [out / f"train-{name}.json" for name in TRAINED]
     if not all(path.exists() for path in paths):
         return "(not measured yet)"
     plain, swapped = (json.loads(path.read_text())["curve"] for path in paths)

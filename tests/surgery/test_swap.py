@@ -213,8 +213,10 @@ def test_bad_input_is_a_sentence_and_the_model_is_unchanged(scheme, options, err
 def test_swapped_twice():
     model, batch = build("llama"), inputs("llama")
     nl.swap(model, "attn_res", batches=[batch])
+    before = state_of(model)
     with pytest.raises(UnsupportedError, match=r"swapped already \(attn_res\)"):
         nl.swap(model, "mhc", batches=[batch])
+    assert same_state(before, state_of(model))
     assert model.config.normlab["scheme"]["name"] == "attn_res"
 
 
@@ -223,8 +225,11 @@ def test_models_that_cannot_be_operated_on():
         nl.swap(Homemade("pre"), "attn_res")
     model = build("llama")
     model.config.quantization_config = {"bits": 4}
-    with pytest.raises(UnsupportedError, match="is quantised"):
-        nl.swap(model, "attn_res")
+    before = state_of(model)
+    for operate in (lambda: nl.swap(model, "attn_res"), lambda: nl.prune(model, [0])):
+        with pytest.raises(UnsupportedError, match="is quantised"):
+            operate()
+    assert same_state(before, state_of(model))
     with pytest.raises(UnsupportedError, match="one block that AlbertForMaskedLM applies 3 times"):
         nl.swap(build("albert"), "attn_res")
     with pytest.raises(UnsupportedError, match="carries its normed input"):

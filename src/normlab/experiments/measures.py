@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ from normlab.surgery.backbone.model import Backbone
 from normlab.tasks import IGNORE, Batch
 
 Measured = Transformer | Backbone
-Loss = Callable[[Measured, Batch], Tensor]
+Model = TypeVar("Model", bound=Measured)
+Loss = Callable[[Model, Batch], Tensor]
 MIXING_TOKENS = 32
 
 
@@ -58,7 +59,7 @@ class PruneCurve:
 
 
 def layer_measures(
-    model: Measured, batch: Batch, loss: Loss, *, prune: bool = True, more: Sequence[Batch] = ()
+    model: Model, batch: Batch, loss: Loss[Model], *, prune: bool = True, more: Sequence[Batch] = ()
 ) -> LayerMeasures:
     """Everything above as plain lists; gradients are means over this batch and `more`.
 
@@ -129,7 +130,7 @@ def independent_sum(
 
 
 @torch.no_grad()
-def prune_curve(model: Measured, batch: Batch, loss: Loss) -> PruneCurve:
+def prune_curve(model: Model, batch: Batch, loss: Loss[Model]) -> PruneCurve:
     """Loss without each layer alone, and without the k least useful ones, k = 0 .. L/2, in the order of the first."""
     depth = model.config.depth
     whole = float(loss(model, batch))

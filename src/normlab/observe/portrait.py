@@ -160,8 +160,9 @@ def walk(model: Observed, run: Callable[[], Tensor]) -> Walk:
     finally:
         for hook in hooks:
             hook.remove()
-    seen = (tape.reads, tape.sources, inputs, outputs, summed)
-    return Walk(*(tuple(tensors) for tensors in seen), result, len(model.sites))
+    return Walk(
+        tuple(tape.reads), tuple(tape.sources), tuple(inputs), tuple(outputs), tuple(summed), result, len(model.sites)
+    )
 
 
 def _first(values: Iterable[object]) -> Tensor:

@@ -40,7 +40,9 @@ def test_models_of_ours_are_read_as_before():
     run = RunConfig(model={"vocab_size": 96, "dim": 32, "depth": 2, "heads": 2}, task=task("tomita", number=4))
     assert isinstance(run.model, TransformerConfig)
     with pytest.raises(ConfigError, match=r"^model.haeds: unknown key of the model; did you mean 'heads'"):
-        RunConfig(model={"vocab_size": 96, "dim": 32, "depth": 2, "haeds": 2}, task=task("tomita", number=4))
+        RunConfig(
+            model={"vocab_size": 96, "dim": 32, "depth": 2, "heads": 2, "haeds": 2}, task=task("tomita", number=4)
+        )
     with pytest.raises(ConfigError, match=r"model.architecture: it names no model_type"):
         RunConfig(model={"architecture": {}, "scheme": "pre_norm"}, task=task("tomita", number=4))
 

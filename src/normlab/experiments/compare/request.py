@@ -56,19 +56,19 @@ class CompareRequest(GridRequest):
             raise ValueError(f"learning rates are positive numbers, but got {list(rates)}")
         return tuple(sorted({round_3(rate) for rate in rates}))
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_backbone(cls, values: object) -> object:
-        """A backbone brings its sizes, and its own embedding and initialisation: recipes that set those do not apply."""
-        if not isinstance(values, dict) or not isinstance(source := values.get("backbone"), str):
-            return values
-        found = {"recipe": "shared", **values}
-        if not {"dim", "depths", "heads"} <= set(found):
-            from normlab.surgery.backbone.architecture import sizes
+    def __init__(self, **values: object) -> None:
+        """A backbone brings its sizes, and its own embedding and initialisation: recipes that set those do not apply.
 
-            dim, depth, heads = sizes(source)
-            found = {"dim": dim, "depths": (depth,), "heads": heads, **found}
-        return found
+        Not a validator: pydantic would then take the lists of a file for Python's own, and refuse them.
+        """
+        if isinstance(source := values.get("backbone"), str):
+            values = {"recipe": "shared", **values}
+            if not {"dim", "depths", "heads"} <= set(values):
+                from normlab.surgery.backbone.architecture import sizes
+
+                dim, depth, heads = sizes(source)
+                values = {"dim": dim, "depths": [depth], "heads": heads, **values}
+        super().__init__(**values)  # type: ignore[arg-type]
 
     @model_validator(mode="after")
     def _own_recipe(self) -> Self:

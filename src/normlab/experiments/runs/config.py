@@ -172,6 +172,20 @@ class RunConfig(Config):
         all but what the authors' recipes set, where those are taken."""
         return setting_of(self.to_dict())
 
+    @property
+    def ours(self) -> TransformerConfig:
+        """The model, where only one of ours will do."""
+        if isinstance(self.model, BackboneConfig):
+            raise ConfigError(
+                f"model: this is a run of the backbone {self.model.name}, and a Transformer is needed here"
+            )
+        return self.model
+
+    def build_ours(self, *, device: str = "cpu") -> Transformer:
+        found = self.build(device=device)
+        assert isinstance(found, Transformer), self.ours
+        return found
+
     def build(self, *, device: str = "cpu") -> Transformer | Backbone:
         """The model as it is before the first step; the global random state is left as it was."""
         with torch.random.fork_rng(devices=[]):

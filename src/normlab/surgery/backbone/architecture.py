@@ -11,15 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import JsonValue
+
 from normlab.errors import ConfigError, InputError, nearest, require
 from normlab.files import LIMITS, read_text
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
     from transformers import PretrainedConfig
 
-    Values = dict[str, JsonValue]
-
+Values = dict[str, JsonValue]
+"""What a config.json holds."""
 SHIPPED = ("kimi_linear",)
 TYPE = "normlab_"  # of swapped models: their base is meant
 LARGE_DIM, LARGE_DEPTH = 128, 12  # what is larger than this is made as small as a comparison's models are

@@ -33,7 +33,7 @@ class Backbone(nn.Module):
         own.normlab = {"version": __version__, "scheme": config.scheme.to_dict()}
         own.use_cache = False
         with quiet():
-            self.model = model_class(base, type(own))(own)
+            self.model = model_class(base, type(own))(own)  # type: ignore[arg-type]
 
     def forward(self, tokens: Tensor) -> Tensor:
         found: Tensor = self.model(input_ids=tokens).logits
