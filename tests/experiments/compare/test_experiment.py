@@ -227,7 +227,7 @@ def test_schemes_on_a_backbone(tmp_path):
     result = compare(asked, tmp_path / "sweep")
     (setting,) = result.settings
     assert setting.setting.architecture == "llama"
-    assert setting.answer[0].startswith("At llama, 2 layers of width 16")
+    assert "t llama, 2 layers of width 16" in setting.answer[0]
     assert any("random ones of the architecture" in note for note in result.notes)
     assert {row.scheme for row in setting.schemes} == {"pre_norm", "block_attn_res"}
     for row in setting.schemes:

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
+from normlab.config import Config
 from normlab.errors import ConfigError, canonical, unknown
 from normlab.experiments.request import option
 from normlab.experiments.runs.score import HeldOut
@@ -68,7 +69,7 @@ class CompareRequest(GridRequest):
 
                 dim, depth, heads = sizes(source)
                 values = {"dim": dim, "depths": [depth], "heads": heads, **values}
-        super().__init__(**values)  # type: ignore[arg-type]
+        Config.__init__(self, **values)
 
     @model_validator(mode="after")
     def _own_recipe(self) -> Self:

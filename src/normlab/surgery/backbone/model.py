@@ -47,8 +47,7 @@ class Backbone(nn.Module):
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        found: tuple[Site, ...] = self.model.sites
-        return found
+        return self.config.sites()
 
     @property
     def branches(self) -> nn.ModuleList:
