@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,9 +21,12 @@ from normlab.errors import UnsupportedError
 from normlab.model import Transformer
 from normlab.observe.portrait import Walk, portrait
 from normlab.probes.measure.metrics import block_influence, token_cosine
+from normlab.surgery.backbone.model import Backbone
 from normlab.tasks import IGNORE, Batch
 
-Loss = Callable[[Transformer, Batch], Tensor]
+Measured = Transformer | Backbone
+Model = TypeVar("Model", bound=Measured)
+Loss = Callable[[Model, Batch], Tensor]
 MIXING_TOKENS = 32
 
 
@@ -56,7 +59,7 @@ class PruneCurve:
 
 
 def layer_measures(
-    model: Transformer, batch: Batch, loss: Loss, *, prune: bool = True, more: Sequence[Batch] = ()
+    model: Model, batch: Batch, loss: Loss[Model], *, prune: bool = True, more: Sequence[Batch] = ()
 ) -> LayerMeasures:
     """Everything above as plain lists; gradients are means over this batch and `more`.
 
@@ -97,7 +100,7 @@ def _mean(lists: Sequence[Sequence[float] | None]) -> list[float] | None:
     return [statistics.fmean(column) for column in zip(*known, strict=True)] if known else None
 
 
-def _angles(model: Transformer, seen: Walk) -> tuple[list[float] | None, list[float] | None]:
+def _angles(model: Measured, seen: Walk) -> tuple[list[float] | None, list[float] | None]:
     """Between two tokens, at each read; and between what a layer reads and what the next one does."""
     if not seen.complete:
         return None, None
@@ -107,7 +110,7 @@ def _angles(model: Transformer, seen: Walk) -> tuple[list[float] | None, list[fl
     return [float(token_cosine(h).mean()) for h in reads], influences
 
 
-def mean_mixing(model: Transformer, tokens: Tensor) -> list[list[float]] | None:
+def mean_mixing(model: Measured, tokens: Tensor) -> list[list[float]] | None:
     """The depth-mixing matrix, averaged over tokens; None where what a branch reads is no linear mix."""
     try:
         matrix = model.depth_mixing(tokens[:1, :MIXING_TOKENS])
@@ -127,7 +130,7 @@ def independent_sum(
 
 
 @torch.no_grad()
-def prune_curve(model: Transformer, batch: Batch, loss: Loss) -> PruneCurve:
+def prune_curve(model: Model, batch: Batch, loss: Loss[Model]) -> PruneCurve:
     """Loss without each layer alone, and without the k least useful ones, k = 0 .. L/2, in the order of the first."""
     depth = model.config.depth
     whole = float(loss(model, batch))
@@ -147,7 +150,7 @@ def prune_curve(model: Transformer, batch: Batch, loss: Loss) -> PruneCurve:
 
 
 @contextmanager
-def without(model: Transformer, layers: Collection[int]) -> Iterator[None]:
+def without(model: Measured, layers: Collection[int]) -> Iterator[None]:
     """The model without some layers (counted from 0): they write nothing.
 
     A single tensor passes by as it is, so that a Post-Norm layer is gone with its norm; a stream of numbered sources

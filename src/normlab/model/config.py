@@ -118,6 +118,11 @@ class TransformerConfig(Config):
             return self.ffn_dim
         return 8 * max(1, round(self.dim / 3)) if self.ffn in ("swiglu", "geglu") else 4 * self.dim
 
+    @property
+    def longest(self) -> int | None:
+        """How many tokens a sequence may have: as many as there are learned positions."""
+        return self.max_length if self.positions == "learned" else None
+
     def sites(self) -> tuple[Site, ...]:
         """Where the branches stand."""
         return make_sites(self.depth, ("attention",) if self.ffn == "none" else ("attention", "ffn"))

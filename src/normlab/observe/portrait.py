@@ -14,15 +14,26 @@ Sums are taken in float64. A pass under a tape has the values and the gradients 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from normlab.model import Transformer
-from normlab.schemes.base import Kind
+from normlab.schemes.base import Kind, Scheme, Site
+
+
+class Observed(Protocol):
+    """What a pass over the residual path needs of a model: a `Transformer`, or a swapped model."""
+
+    @property
+    def scheme(self) -> Scheme: ...
+    @property
+    def sites(self) -> tuple[Site, ...]: ...
+    @property
+    def branches(self) -> nn.ModuleList: ...
 
 
 @dataclass(frozen=True)
@@ -41,21 +52,21 @@ class Walk:
     """What entered the norm behind each addition, in schemes that have one."""
     result: Tensor
     """What the pass returned: the loss, or features."""
+    branches: int
 
     @property
     def complete(self) -> bool:
         """Whether every branch and the head told what they read; a scheme may have no such h."""
-        return len(self.reads) == len(self.outputs) + 1
+        return len(self.reads) == self.branches + 1
 
     @property
     def embedding(self) -> Tensor | None:
-        return self.sources[0] if len(self.sources) == len(self.outputs) + 1 else None
+        return self.sources[0] if len(self.sources) == self.branches + 1 else None
 
     @property
     def added(self) -> tuple[Tensor, ...] | None:
         """What each branch contributes; None where a scheme moves the stream in another way (nGPT)."""
-        branches = len(self.outputs)
-        return self.sources[-branches:] if len(self.sources) >= branches else None
+        return self.sources[-self.branches :] if len(self.sources) >= self.branches else None
 
 
 @dataclass(frozen=True)
@@ -127,20 +138,20 @@ def shares(norms: list[float]) -> list[float] | None:
     return [norm / total for norm in norms] if total > 0 else None
 
 
-def walk(model: Transformer, run: Callable[[], Tensor]) -> Walk:
+def walk(model: Observed, run: Callable[[], Tensor]) -> Walk:
     """`run()` is one forward pass of the model, with or without gradients, which is recorded and not changed."""
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     summed: list[Tensor] = []
 
-    def keep(_: nn.Module, taken: tuple[Tensor, ...], out: Tensor) -> None:
-        inputs.append(taken[0])
-        outputs.append(out)
+    def keep(_: nn.Module, taken: tuple[object, ...], named: Mapping[str, object], out: object) -> None:
+        inputs.append(_first((*taken, *named.values())))
+        outputs.append(_first((out,)))
 
     def enters(_: nn.Module, taken: tuple[Tensor, ...]) -> None:
         summed.append(taken[0])
 
-    hooks = [branch.register_forward_hook(keep) for branch in model.branches]
+    hooks = [branch.register_forward_hook(keep, with_kwargs=True) for branch in model.branches]
     norms = [norm for norm in getattr(model.scheme, "out", ()) if not isinstance(norm, nn.Identity)]
     hooks += [norm.register_forward_pre_hook(enters) for norm in norms]
     try:
@@ -149,10 +160,22 @@ def walk(model: Transformer, run: Callable[[], Tensor]) -> Walk:
     finally:
         for hook in hooks:
             hook.remove()
-    return Walk(tuple(tape.reads), tuple(tape.sources), tuple(inputs), tuple(outputs), tuple(summed), result)
+    return Walk(
+        tuple(tape.reads), tuple(tape.sources), tuple(inputs), tuple(outputs), tuple(summed), result, len(model.sites)
+    )
 
 
-def portrait(model: Transformer, run: Callable[[], Tensor], *, gradients: bool = True) -> tuple[Portrait, Walk]:
+def _first(values: Iterable[object]) -> Tensor:
+    """What a branch was given, or gave: Hugging Face's take it by name, and return it with more."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, tuple):
+            return _first(value)
+    raise TypeError("a branch was given no tensor")
+
+
+def portrait(model: Observed, run: Callable[[], Tensor], *, gradients: bool = True) -> tuple[Portrait, Walk]:
     """The numbers of one pass, and its tensors. With `gradients`, `run` returns the loss; else it may return anything.
 
     Parameters keep the gradients that they have.
@@ -179,11 +202,12 @@ def portrait(model: Transformer, run: Callable[[], Tensor], *, gradients: bool =
     return Portrait(branches, embedding, None if reads is None else reads[-1], loss), seen
 
 
-def _gradient_squares(model: Transformer, loss: Tensor) -> list[float]:
+def _gradient_squares(model: Observed, loss: Tensor) -> list[float]:
     """Squared gradient norm of each branch's parameters."""
-    owner = {id(p): index for index, branch in enumerate(model.branches) for p in branch.parameters()}
-    parameters = [p for p in model.branches.parameters() if p.requires_grad]
-    found = [0.0] * len(model.branches)
+    branches = model.branches
+    owner = {id(p): index for index, branch in enumerate(branches) for p in branch.parameters()}
+    parameters = [p for p in branches.parameters() if p.requires_grad]
+    found = [0.0] * len(branches)
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
         if gradient is not None:
             found[owner[id(parameter)]] += float(gradient.double().square().sum())

@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from normlab.errors import ConfigError
+from normlab.errors import ConfigError, UnsupportedError
 from normlab.experiments.compare.analyse import best_rate
-from normlab.experiments.compare.experiment import EXPERIMENT
+from normlab.experiments.compare.experiment import EXPERIMENT, run_of
 from normlab.experiments.compare.page import build as build_page
 from normlab.experiments.compare.page import names_of
+from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.compare.tables import markdown
+from normlab.experiments.runs.folder import prepare
 from normlab.experiments.runs.score import HeldOut
+from normlab.experiments.runs.trainer import run_folder
 from normlab.experiments.sweep import read_runs
 from normlab.tasks import TASKS, task
 from tests.experiments.compare.requests import request
@@ -200,3 +203,67 @@ def test_the_authors_recipe_is_the_default_and_one_setting(tmp_path):
     )
     assert shared.settings[0].setting.recipe == "shared"
     assert read_runs(tmp_path / "shared")[0].config.model.embedding_scale == 1.0
+
+
+# -- somebody's architecture ---------------------------------------------------------------------------------------------
+def backbone(folder, **values):
+    small = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 99, **small, **values}))
+    return str(folder)
+
+
+def on_backbone(source, **changes):
+    values = request(**changes).to_dict()
+    for key in ("dim", "heads", "depths", "recipe"):
+        values.pop(key)
+    return CompareRequest.from_dict({**values, "backbone": source, "lrs": [1e-3], "seeds": 1})
+
+
+def test_schemes_on_a_backbone(tmp_path):
+    """Random models of that architecture, trained by the same loop, measured, and continued by running it again."""
+    pytest.importorskip("transformers")
+    asked = on_backbone(backbone(tmp_path))
+    assert (asked.dim, asked.depths, asked.heads, asked.recipe) == (16, (2,), 2, "shared")
+    result = compare(asked, tmp_path / "sweep")
+    (setting,) = result.settings
+    assert setting.setting.architecture == "llama"
+    assert "t llama, 2 layers of width 16" in setting.answer[0]
+    assert any("random ones of the architecture" in note for note in result.notes)
+    assert {row.scheme for row in setting.schemes} == {"pre_norm", "block_attn_res"}
+    for row in setting.schemes:
+        assert len(row.layers["end"].magnitude) == 5
+        assert row.flops_per_token > 0
+    assert setting.schemes[0].parameters != setting.schemes[1].parameters
+    (tmp_path / "config.json").unlink()  # the runs hold the architecture whole
+    assert json.dumps(from_folders([tmp_path / "sweep"]).to_dict()) == json.dumps(result.to_dict())
+
+
+def test_a_run_on_a_backbone_goes_on_where_it_stopped(tmp_path):
+    pytest.importorskip("transformers")
+    asked = on_backbone(backbone(tmp_path))
+    config = run_of(asked, ("block_attn_res", 2), lr=1e-3, seed=0, steps=8)
+    config = config.replace(train=config.train.replace(checkpoint_every=3))
+    for name in ("whole", "parts"):
+        prepare(tmp_path / name, config)
+    (whole,) = run_folder(tmp_path / "whole")
+    assert run_folder(tmp_path / "parts", until=5) == []
+    (parts,) = run_folder(tmp_path / "parts")
+    assert parts.loss == whole.loss
+    assert parts.summary.weights == whole.summary.weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"schemes": ("pre_norm", "ngpt")}, UnsupportedError, "ngpt reaches inside the branches"),
+        ({"recipe": "authors"}, ConfigError, "recipe: 'authors' sets embedding and initialisation"),
+        ({"depths": (3,)}, ConfigError, "has 2 layers, so 3 are not to be had"),
+        ({"length": 4096}, ConfigError, "4096 is beyond the 2048"),
+    ],
+)
+def test_what_a_backbone_cannot_be(changes, error, says, tmp_path):
+    pytest.importorskip("transformers")
+    values = on_backbone(backbone(tmp_path)).to_dict()
+    with pytest.raises(error, match=says):
+        compare(CompareRequest.from_dict({**values, **changes}), tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()

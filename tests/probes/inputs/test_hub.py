@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from normlab.errors import InputError
-from normlab.probes.inputs.hub import load
+from normlab.probes.inputs.hub import _into_place, load
 from normlab.probes.inputs.packages import package_weights
 from normlab.probes.inputs.texts import read_text, read_tokens
 
@@ -196,3 +196,18 @@ def test_token_ids_that_are_none(tmp_path, text):
     with pytest.raises(InputError, match="cannot read token ids") as caught:
         read_tokens(path)
     assert "\n" not in str(caught.value)
+
+
+def test_two_processes_that_read_one_gguf_file_leave_one_folder(tmp_path):
+    """Both write a folder of their own; the second one finds the first in place, and takes it."""
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(name)
+    folder = tmp_path / "kept"
+    _into_place(tmp_path / "first", folder)
+    _into_place(tmp_path / "second", folder)
+    assert (folder / "config.json").read_text() == "first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "third"]
+    (folder / "config.json").rename(folder / "something-else")
+    with pytest.raises(OSError, match="not empty"):
+        _into_place(tmp_path / "third", folder)

@@ -52,3 +52,10 @@ def test_what_is_no_run_and_what_does_not_fit(folder, tmp_path_factory):
     (path / "config.yaml").write_text("model: 3\n")
     with pytest.raises(InputError, match="no section 'model'"):
         load_run(str(path))
+
+
+def test_a_run_of_a_backbone_says_what_to_do(folder):
+    path, _ = folder
+    (path / "config.yaml").write_text("model: {architecture: {model_type: llama}, scheme: {name: pre_norm}}\n")
+    with pytest.raises(InputError, match="a run of the backbone llama, not of a Transformer"):
+        load_run(str(path))

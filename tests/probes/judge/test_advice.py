@@ -46,6 +46,14 @@ def test_no_model_is_told_to_try_its_own_scheme(verdict):
 
 def test_a_scheme_is_compared_with_its_own():
     advice = advise("pre_norm_dilution", "ln_scaling")
-    assert advice.startswith("in a new model peri_norm or block_attn_res; compare")
+    assert "; in a new model peri_norm or block_attn_res; compare" in advice
     assert advice.endswith("normlab compare --schemes ln_scaling,peri_norm,block_attn_res")
     assert advise("pre_norm_dilution", "gpas").endswith("--schemes pre_norm,ln_scaling,peri_norm,block_attn_res")
+
+
+def test_what_can_be_done_to_the_model_itself():
+    """The commands of surgery, where they apply; never the scheme that the model has."""
+    assert "normlab swap MODEL block_attn_res --out FOLDER; in a new" in advise("pre_norm_dilution", "pre_norm")
+    assert "swap" not in advise("pre_norm_dilution", "block_attn_res")
+    for verdict in ("wasted_layers", "harmful_layers", "duplicated_layers"):
+        assert "normlab prune MODEL --" in advise(verdict)

@@ -36,6 +36,7 @@ from normlab.experiments.timing import Costs, relative
 from normlab.results import as_row
 from normlab.schemes.names import label
 from normlab.stats import holm, interval, log_parabola, paired
+from normlab.surgery.backbone.config import BackboneConfig
 from normlab.tasks import Text
 
 TUNING_SEED = 0
@@ -100,6 +101,7 @@ def _setting(config: RunConfig, floor: float | None) -> Setting:
         tokens=train.steps * config.tokens_a_step, batch=train.batch, length=train.length,
         warmup=train.schedule.warmup, schedule=train.schedule.kind, decay_start=config.decay_start,
         context_free_loss=floor, recipe=config.recipe, optimizer=train.optimizer, epochs=_epochs(config),
+        architecture=model.name if isinstance(model, BackboneConfig) else None,
     )  # fmt: skip
 
 

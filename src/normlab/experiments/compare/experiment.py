@@ -31,8 +31,11 @@ from normlab.experiments.shapes import round_3, run_name
 from normlab.experiments.sweep import Settled, Sweep, read_all, read_request, read_runs, unfinished
 from normlab.model import TransformerConfig
 from normlab.report import Page
+from normlab.schemes import SchemeConfig
 from normlab.schemes.names import label, parse_scheme
 from normlab.schemes.recipes import Recipe, recipe
+from normlab.surgery.backbone.config import BackboneConfig
+from normlab.surgery.backbone.model import Backbone, check_causal
 from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import AverageConfig
 
@@ -47,8 +50,13 @@ class Compare(Experiment[CompareRequest, Comparison]):
     file: ClassVar[str] = "comparison.json"
 
     def check(self, request: CompareRequest) -> None:
-        for arm in _arms(request):
-            run_of(request, arm, lr=request.lrs[0], seed=0, steps=10)
+        for number, arm in enumerate(_arms(request)):
+            config = run_of(request, arm, lr=request.lrs[0], seed=0, steps=10)
+            if isinstance(config.model, BackboneConfig):
+                config.check()
+                config.model.check()
+                if number == 0:
+                    check_causal(Backbone(config.model))
 
     def settle(self, request: CompareRequest, executor: Executor) -> Settled:
         def times() -> Mapping[Arm, float]:
@@ -96,6 +104,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
             for note in unfinished(folder, least=request.least_runs())
         ]
         notes += [_tuning_note(request) for request in requests if request.tuned_apart]
+        notes += [_backbone_note(request) for request in requests if request.backbone is not None]
         asked = baseline or (requests[0].baseline if len(requests) == 1 else None)
         return analyse(read_all(folders), baseline=asked, costs=timing.read_costs(folders), notes=notes)
 
@@ -118,17 +127,8 @@ def run_of(request: CompareRequest, arm: Arm, *, lr: float, seed: int, steps: in
     warmup = min(steps, max(1, round(request.warmup * steps))) if request.warmup > 0 else 0
     config = parse_scheme(scheme)
     own = recipe(config.name) if request.recipe == "authors" else Recipe()
-    shape = {"vocab_size": request.task.vocab_size, "dim": request.dim, "depth": depth, "heads": request.heads}
-    taken = own.model_settings(request.dim, qk_norm=config.demands().qk_norm is None)
     return RunConfig(
-        model=TransformerConfig.from_dict(
-            {
-                **shape,
-                **taken,
-                "scheme": config.to_dict(),
-                "tie_embeddings": request.task.embedding(request.dim) is None,
-            }
-        ),
+        model=_model_of(request, config, depth, own),
         task=request.task,
         recipe=request.recipe,
         train=TrainConfig(
@@ -145,6 +145,24 @@ def run_of(request: CompareRequest, arm: Arm, *, lr: float, seed: int, steps: in
             checkpoint_every=max(20, steps // 5),
         ),
         score=request.measure or HeldOut.scaled(steps=steps, batch=request.batch, depth=depth),
+    )
+
+
+def _model_of(
+    request: CompareRequest, scheme: SchemeConfig, depth: int, own: Recipe
+) -> TransformerConfig | BackboneConfig:
+    size = {"vocab_size": request.task.vocab_size, "dim": request.dim, "depth": depth, "heads": request.heads}
+    if request.backbone is not None:
+        return BackboneConfig.sized(request.backbone, scheme, **size)
+    taken = own.model_settings(request.dim, qk_norm=scheme.demands().qk_norm is None)
+    tied = request.task.embedding(request.dim) is None
+    return TransformerConfig.from_dict({**size, **taken, "scheme": scheme.to_dict(), "tie_embeddings": tied})
+
+
+def _backbone_note(request: CompareRequest) -> str:
+    return (
+        f"The models are random ones of the architecture {request.backbone}, with its own embedding, norms and "
+        "initialisation; each scheme is swapped in as its authors start it, but for what they change inside branches."
     )
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
+from normlab.config import Config
 from normlab.errors import ConfigError, canonical, unknown
 from normlab.experiments.request import option
 from normlab.experiments.runs.score import HeldOut
@@ -39,6 +40,11 @@ class CompareRequest(GridRequest):
     )
     optimizer: Literal["adamw", "muon"] = option("adamw", "adamw, or muon (for the matrices of branches).")
     baseline: str | None = option(None, "What the others are compared with (default: pre_norm, or the first).")
+    backbone: str | None = option(
+        None,
+        "A model's folder or config.json, or kimi_linear: small random models of that architecture, each scheme swapped "
+        "in; --dim, --heads and --depth shrink it further.",
+    )
     extend: int = Field(default=1, ge=0, description="how often the grid of rates may grow where its last is the best")
     warmup: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
     decay: float = Field(default=0.3, gt=0, le=1, description="share of the steps")
@@ -50,6 +56,28 @@ class CompareRequest(GridRequest):
         if not rates or any(not rate > 0 for rate in rates):
             raise ValueError(f"learning rates are positive numbers, but got {list(rates)}")
         return tuple(sorted({round_3(rate) for rate in rates}))
+
+    def __init__(self, **values: object) -> None:
+        """A backbone brings its sizes, and its own embedding and initialisation: recipes that set those do not apply.
+
+        Not a validator: pydantic would then take the lists of a file for Python's own, and refuse them.
+        """
+        if isinstance(source := values.get("backbone"), str):
+            values = {"recipe": "shared", **values}
+            if not {"dim", "depths", "heads"} <= set(values):
+                from normlab.surgery.backbone.architecture import sizes
+
+                dim, depth, heads = sizes(source)
+                values = {"dim": dim, "depths": [depth], "heads": heads, **values}
+        Config.__init__(self, **values)
+
+    @model_validator(mode="after")
+    def _own_recipe(self) -> Self:
+        if self.backbone is not None and self.recipe != "shared":
+            raise ValueError(
+                f"recipe: {self.recipe!r} sets embedding and initialisation, which the backbone brings; leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:

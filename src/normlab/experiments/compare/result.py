@@ -226,6 +226,8 @@ class Setting:
     optimizer: str = "adamw"
     epochs: float | None = None
     """How often the training text was gone through; None for tasks that draw afresh."""
+    architecture: str | None = None
+    """Of a backbone; None for models of ours."""
 
     def bits_per_byte(self, loss: float | None) -> float | None:
         """Of a byte-level text; None for other tasks."""

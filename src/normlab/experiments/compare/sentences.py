@@ -83,11 +83,14 @@ def _learning_note(row: SchemeRow) -> str:
 def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     """Three sentences: what is best, what is established, what it costs."""
     alive = [row for row in rows if row.mean is not None]
-    where = f"{setting.depth} layers of width {setting.dim}, {setting.tokens:,} training tokens"
+    own = "" if setting.architecture is None else f"{setting.architecture}, "
+    where = f"{own}{setting.depth} layers of width {setting.dim}, {setting.tokens:,} training tokens"
     if not alive:
         return [f"At {where}, every scheme diverged at every learning rate."]
     if all(row.learned is False for row in alive):
-        return [_nothing_learned(setting, alive[0], where), _cost(alive, base)]
+        gone = [row.scheme for row in rows if row.mean is None]
+        lost = [f"{', '.join(gone)} diverged at every learning rate."] if gone else []
+        return [_nothing_learned(setting, alive[0], where), *lost, _cost(alive, base)]
     first = alive[0]
     seeds = len(first.losses)
     lowest = f"{first.scheme} has the lowest held-out loss, {first.mean:.4f}"

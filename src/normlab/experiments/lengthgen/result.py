@@ -30,7 +30,7 @@ class Arm:
 
     @classmethod
     def of(cls, run: RunConfig) -> Arm:
-        model = run.model
+        model = run.ours
         fix = "head_norm" if model.head_norm else "none" if model.softmax == "plain" else model.softmax
         return cls(model.positions, fix, model.dim, model.size_of_head, run.train.lr, label(model.scheme))
 

@@ -155,7 +155,7 @@ def _load(folder: Path, weights: str) -> tuple[RunConfig, Transformer]:
             f"{str(folder)!r} is not a finished run: it has no summary.json (give one of lengthgen's run folders)"
         )
     config = run.config
-    model = config.build()
+    model = config.build_ours()
     reason = why_not(model)
     if reason is not None or not isinstance(config.task, SetComplement) or config.task.replacement:
         raise UnsupportedError(

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 from typing_extensions import Self
 
 from normlab.config import Config
@@ -19,10 +26,23 @@ from normlab.experiments.request import AnyTask, shipped_text
 from normlab.experiments.runs.score import ByLength, HeldOut
 from normlab.model import Transformer, TransformerConfig
 from normlab.schemes.recipes import MODEL_FIELDS, TRAIN_FIELDS
+from normlab.surgery.backbone.config import BackboneConfig
+from normlab.surgery.backbone.model import Backbone
 from normlab.tasks import Task
 from normlab.training import TrainConfig
 
 FORMAT = 2
+if TYPE_CHECKING:
+    AnyModel = TransformerConfig | BackboneConfig
+else:
+
+    def _either(value: object, ours: ValidatorFunctionWrapHandler) -> object:
+        """A model of ours, or somebody's architecture, which says so. Not a union: its faults would be named twice."""
+        if isinstance(value, BackboneConfig):
+            return value
+        return BackboneConfig.from_dict(value) if isinstance(value, dict) and "architecture" in value else ours(value)
+
+    AnyModel = Annotated[SerializeAsAny[TransformerConfig], WrapValidator(_either)]
 
 
 class RunConfig(Config):
@@ -31,7 +51,7 @@ class RunConfig(Config):
     what: ClassVar[str] = "run"
 
     format: int = FORMAT
-    model: TransformerConfig
+    model: AnyModel
     task: AnyTask = Field(default_factory=shipped_text)
     train: TrainConfig = TrainConfig()
     score: HeldOut | ByLength = Field(default=HeldOut(), discriminator="kind")
@@ -54,7 +74,9 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.model.tie_embeddings and self.task.embedding(self.model.dim) is not None:
+        if isinstance(self.model, BackboneConfig):
+            self._backbone_fits(self.model)
+        elif self.model.tie_embeddings and self.task.embedding(self.model.dim) is not None:
             raise ValueError(
                 f"model.tie_embeddings: {self.task.name!r} brings its own embedding, so this must be false"
             )
@@ -66,6 +88,14 @@ class RunConfig(Config):
             self._lengths_fit(self.score)
         return self
 
+    def _backbone_fits(self, model: BackboneConfig) -> None:
+        if self.task.embedding(1) is not None:
+            raise ValueError(
+                f"task: {self.task.name!r} brings its own embedding, and a backbone ({model.name}) has one"
+            )
+        if isinstance(self.score, ByLength):
+            raise ValueError(f"score.kind: a backbone ({model.name}) is judged 'held_out', not by length")
+
     def _lengths_fit(self, score: ByLength) -> None:
         self.task.check(self.train.batch, self.train.length)
         for length in score.lengths:
@@ -75,9 +105,9 @@ class RunConfig(Config):
                 f"score.task: {self.scored.vocab_size} tokens are not the {self.task.vocab_size} of the training task"
             )
         longest = max(*score.lengths, self.train.length)
-        if self.model.positions == "learned" and longest > self.model.max_length:
+        if self.model.longest is not None and longest > self.model.longest:
             raise ValueError(
-                f"score.lengths: {longest} is beyond the table of {self.model.max_length} learned positions; shorten it, "
+                f"score.lengths: {longest} is beyond the table of {self.model.longest} learned positions; shorten it, "
                 "raise model.max_length, or take rope, nope or sinusoidal positions"
             )
         if self.model.vocab_size != self.task.vocab_size:
@@ -98,13 +128,12 @@ class RunConfig(Config):
 
     def check(self) -> None:
         """Draw a sequence of each kind, and raise if there is none, or if it does not fit the model."""
-        length, model = self.train.length, self.model
+        length, longest = self.train.length, self.model.longest
         self.task.sample(1, length, torch.Generator())
         self.task.held_out().sample(1, length, torch.Generator(), law=self.task.targets == "exact")
-        if model.positions == "learned" and length > model.max_length:
+        if longest is not None and length > longest:
             raise ConfigError(
-                f"train.length: {length} is beyond the {model.max_length} learned positions; shorten it, or raise "
-                "model.max_length"
+                f"train.length: {length} is beyond the {longest} learned positions; shorten it, or raise model.max_length"
             )
 
     # -- when to look ------------------------------------------------------------------------------------------------
@@ -143,15 +172,31 @@ class RunConfig(Config):
         all but what the authors' recipes set, where those are taken."""
         return setting_of(self.to_dict())
 
-    def build(self, *, device: str = "cpu") -> Transformer:
+    @property
+    def ours(self) -> TransformerConfig:
+        """The model, where only one of ours will do."""
+        if isinstance(self.model, BackboneConfig):
+            raise ConfigError(
+                f"model: this is a run of the backbone {self.model.name}, and a Transformer is needed here"
+            )
+        return self.model
+
+    def build_ours(self, *, device: str = "cpu") -> Transformer:
+        found = self.build(device=device)
+        assert isinstance(found, Transformer), self.ours
+        return found
+
+    def build(self, *, device: str = "cpu") -> Transformer | Backbone:
         """The model as it is before the first step; the global random state is left as it was."""
         with torch.random.fork_rng(devices=[]):
             return self.build_seeded(device=device)
 
-    def build_seeded(self, *, device: str = "cpu") -> Transformer:
+    def build_seeded(self, *, device: str = "cpu") -> Transformer | Backbone:
         """The same, and training goes on with the random state behind it. Same seed: the same branches where the init
         agrees."""
         torch.manual_seed(self.train.seed)
+        if isinstance(self.model, BackboneConfig):
+            return Backbone(self.model).to(device)
         model = Transformer(self.model)
         own = self.task.embedding(self.model.dim)
         if own is not None:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from normlab.experiments import memory
-from normlab.experiments.measures import context_free_loss, layer_measures
+from normlab.experiments.measures import Measured, context_free_loss, layer_measures
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import check_data, is_stack, load, locked, read_summary
 from normlab.experiments.runs.measured import held_out
@@ -29,7 +29,6 @@ from normlab.experiments.runs.records import FinishedRun, read_run
 from normlab.experiments.runs.score import ByLength
 from normlab.experiments.runs.scoring import score
 from normlab.experiments.runs.stack import run_stack
-from normlab.model import Transformer
 from normlab.model.memory import saved_bytes
 from normlab.tasks import Batch
 from normlab.training import Trainer
@@ -40,7 +39,7 @@ from normlab.training.minimal import FastMinimal, why_not
 class RunTrainer(Trainer):
     """The one training loop, with the records of a run that is judged on held-out data."""
 
-    def __init__(self, model: Transformer, config: RunConfig, folder: Path, *, quiet: bool = True) -> None:
+    def __init__(self, model: Measured, config: RunConfig, folder: Path, *, quiet: bool = True) -> None:
         super().__init__(model, config.task, config.train, folder, evaluate=self._final, quiet=quiet)
         self.run_config = config
         self.transformer = model

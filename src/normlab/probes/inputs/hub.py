@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -183,7 +184,7 @@ def _load_gguf(path: Path) -> Loaded:
                 temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
                 _plain(model).save_pretrained(temporary)
                 tokenizer.save_pretrained(temporary)
-                temporary.replace(folder)
+                _into_place(temporary, folder)
         except NormlabError:
             raise
         except Exception as error:  # a reader of another library, given anything
@@ -192,6 +193,16 @@ def _load_gguf(path: Path) -> Loaded:
     loaded.bos = first_token(path, folder)
     loaded.notes.append(f"{path.name}: quantised weights, dequantised to float32 before measuring")
     return loaded
+
+
+def _into_place(temporary: Path, folder: Path) -> None:
+    """Another process may have read the same file meanwhile: then its folder serves."""
+    try:
+        temporary.replace(folder)
+    except OSError:
+        if not (folder / "config.json").is_file():
+            raise
+        shutil.rmtree(temporary)
 
 
 def _plain(model: Any) -> Any:

@@ -25,6 +25,11 @@ def load_run(source: str) -> Loaded:
     section = values.get("model", values) if isinstance(values, dict) else None
     if not isinstance(section, dict):
         raise InputError(f"{str(folder / 'config.yaml')!r} has no section 'model' that describes a Transformer")
+    if isinstance(architecture := section.get("architecture"), dict):
+        raise InputError(
+            f"{source!r} is a run of the backbone {architecture.get('model_type')}, not of a Transformer of normlab's; build "
+            "it with RunConfig.from_file(...).build() and call nl.diagnose(model.model, batches)"
+        )
     found = checkpoint.latest(folder / "checkpoint")
     if found is None:
         raise InputError(f"{str(folder / 'checkpoint')!r} holds no readable checkpoint")

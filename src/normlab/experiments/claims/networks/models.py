@@ -253,12 +253,12 @@ def pairs(folder: Path, plan: str, scheme: str, *, seeds: Sequence[int]) -> Iter
     wanted = label(parse_scheme(scheme))
     for run in train(folder, plan, only=lambda c: label(c.model.scheme) == wanted and c.train.seed in seeds):
         if run.summary.status == "finished":
-            yield Pair(scheme, run.seed, run.config.build().eval(), load_trained(run).eval(), run)
+            yield Pair(scheme, run.seed, run.config.build_ours().eval(), load_trained(run).eval(), run)
 
 
 def load_trained(run: FinishedRun) -> Transformer:
     """The weights at the end of a run."""
-    model = run.config.build()
+    model = run.config.build_ours()
     found = checkpoint.latest(run.folder / "checkpoint")
     if found is None:
         raise InputError(f"{str(run.folder)!r} has no checkpoint; delete its summary.json to train it again")

@@ -15,8 +15,9 @@ TEXTS = {
     "wasted_layers": Words(
         "causal",
         "confirmed by skipping: on this text and loss the layer does nothing that the others do not",
-        "remove it (the skip experiment above is the loss without it); in a new model, fewer layers or a scheme that lets "
-        "late layers act ({others}): normlab compare --schemes {compare}",
+        "remove it (the skip experiment above is the loss without it) and train its neighbours on: normlab prune MODEL "
+        "--most 1 --heal 200; in a new model, fewer layers or a scheme that lets late layers act ({others}): "
+        "normlab compare --schemes {compare}",
         {"others": ("ln_scaling", "mix_norm")},
     ),
     "worse_than_chance": Words(
@@ -94,7 +95,8 @@ TEXTS = {
     "harmful_layers": Words(
         "causal",
         "confirmed by skipping: the model is better without it",
-        "look at this layer first: weights that were not loaded, scaled, or exchanged",
+        "look at this layer first: weights that were not loaded, scaled, or exchanged; where it cannot be mended, take it "
+        "out: normlab prune MODEL --most 1 --heal 200",
         normal="a loss that rises without the layer",
     ),
 }

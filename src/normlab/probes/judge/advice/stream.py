@@ -19,6 +19,8 @@ TEXTS = {
         "for and hardly used",
         "in a new model {others}; compare them at your depth: normlab compare --schemes {compare}",
         {"others": ("ln_scaling", "peri_norm", "block_attn_res")},
+        surgery="this one can be given depth that it weighs, as the same function, and trained on: "
+        "normlab swap MODEL block_attn_res --out FOLDER",
     ),
     "representation_collapse": Words(
         "stream",

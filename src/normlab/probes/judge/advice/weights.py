@@ -15,7 +15,8 @@ TEXTS = {
         "weights",
         "copies waste depth until training separates them: depth up-scaling that was not trained on, or a "
         "loading mistake",
-        "continue training, or remove the copies",
+        "continue training, or remove the copies and train their neighbours on: normlab prune MODEL --layers NUMBERS "
+        "--heal 200",
     ),
     "gain_outlier": Words(
         "weights",
