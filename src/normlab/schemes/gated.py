@@ -16,7 +16,6 @@ from normlab.schemes.depth_kernels import Kernels
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
-    Weights,
     growth_law,
     mean_bias,
     normed_product,
@@ -99,28 +98,23 @@ class IndependentStream(Streams):
         self.bias.zero_()
         self.bias[:, :n] = mean_bias(n)
 
-    def gates(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor]:
-        """pre and post, [..., n] each, in float32 or better."""
-        i, config = site.index, self.config
-        logits = normed_product(streams.flatten(-2), self.project[i], self.frame.eps).unflatten(-1, (2, -1))
-        pre, post = (logits * self.alpha[i, :, None] + self.bias[i].view(2, -1)).unbind(-2)
-        return torch.sigmoid(pre) + config.eps, config.magnitude * torch.sigmoid(post) + config.eps
+    unmixed = True
 
-    def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
-        pre, post = self.gates(streams, site)
-        return pre, post, torch.eye(self.streams, dtype=pre.dtype, device=pre.device)
+    def product(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor]:
+        logits, flat = normed_product(streams.flatten(-2), self.slice("project", site), self.frame.eps)
+        return logits, flat.view(streams.shape)
+
+    def gates(self, logits: Tensor | None, site: Site) -> tuple[Tensor, Tensor, None]:
+        assert logits is not None
+        config, alpha, bias = self.config, self.slice("alpha", site), self.slice("bias", site)
+        pre, post = torch.addcmul(bias.view(2, -1), logits.unflatten(-1, (2, -1)), alpha[:, None]).unbind(-2)
+        return torch.sigmoid(pre) + config.eps, config.magnitude * torch.sigmoid(post) + config.eps, None
 
     def in_one(self, x: Tensor, site: Site, norm: RMSNorm, kernels: Kernels) -> tuple[Tensor, ...]:
         config = self.config
         gates = Gates(pre_eps=config.eps, size=config.magnitude, post_eps=config.eps, norm_eps=self.frame.eps)
         project, alpha, bias = (self.slice(name, site) for name in ("project", "alpha", "bias"))
         return sigmoid_read(x, project, alpha, bias, norm=norm, gates=gates, kernels=kernels)
-
-    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights]:
-        if (found := self.read_in_one(stream, site)) is not None:
-            return found
-        pre, post = (self.weigh(gate).to(stream.dtype) for gate in self.gates(stream, site))
-        return self.enter(read_streams(stream, pre), site), Weights(None, post)
 
     def close(self, stream: Tensor) -> Tensor:
         weights = self.weigh(self.head(stream)).to(stream.dtype)

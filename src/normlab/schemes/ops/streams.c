@@ -32,9 +32,10 @@ void rms_forward(integer tokens, integer d, const REAL *x, integer x_stride, con
     }
 }
 
-/* dx = r g dy - x r^3 (dy g . x) / d, dg = sum of dy x r */
+/* dx = through + r g dy - x r^3 (dy g . x) / d, dg = sum of dy x r; through: the gradient that came past the norm, or null */
 void rms_backward(integer tokens, integer d, const REAL *dy, integer dy_stride, const REAL *x, integer x_stride,
-                  const REAL *g, const REAL *r, REAL *restrict dx, REAL *dg, int threads) {
+                  const REAL *g, const REAL *r, const REAL *through, integer through_stride, REAL *restrict dx, REAL *dg,
+                  int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
     for (integer t = 0; t < threads; t++) {
         const integer end = first_of(tokens, threads, 1, t + 1);
@@ -48,10 +49,17 @@ void rms_backward(integer tokens, integer d, const REAL *dy, integer dy_stride, 
                 REAL dot = 0;
                 for (integer k = 0; k < d; k++) dot += dyi[k] * g[k] * xi[k];
                 const REAL along = dot * ri * ri * ri / (REAL)d;
-                for (integer k = 0; k < d; k++) {
-                    dxi[k] = ri * g[k] * dyi[k] - along * xi[k];
-                    part[k] += dyi[k] * xi[k] * ri;
-                }
+                if (through) {
+                    const REAL *ti = through + i * through_stride;
+                    for (integer k = 0; k < d; k++) {
+                        dxi[k] = ti[k] + (ri * g[k] * dyi[k] - along * xi[k]);
+                        part[k] += dyi[k] * xi[k] * ri;
+                    }
+                } else
+                    for (integer k = 0; k < d; k++) {
+                        dxi[k] = ri * g[k] * dyi[k] - along * xi[k];
+                        part[k] += dyi[k] * xi[k] * ri;
+                    }
             }
             for (integer k = 0; k < d; k++) total[k] += part[k];
         }
