@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normlab.errors import ConfigError
 from normlab.schemes.base import Access, Card, Frame, Growth, Scheme, SchemeConfig, Site, applied
-from normlab.schemes.depth_kernels import Kernels
+from normlab.schemes.depth_kernels import Kernels, usable
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
@@ -22,8 +22,9 @@ from normlab.schemes.hyper import (
     read_streams,
     sigmoid,
 )
-from normlab.schemes.norms import RMSNorm
-from normlab.schemes.ops.streams import Gates, sigmoid_read
+from normlab.schemes.norms import RMSNorm, traced, watched
+from normlab.schemes.ops.gated import gated_read
+from normlab.schemes.ops.streams import Gates, Slices, sigmoid_read, write
 
 
 class IndependentHyperConnections(SchemeConfig):
@@ -170,9 +171,11 @@ class GatedResidual(SchemeConfig):
 
 
 class Normed(NamedTuple):
-    """What a read leaves for its write."""
+    """What a read leaves for its write: the weights, and the streams if the read in one piece has handed them on."""
 
     post: Tensor  # [..., n]
+    streams: Tensor | None = None  # [tokens, n, d]
+    read: Tensor | None = None  # what was read
 
 
 class GatedResidualStream(Scheme):
@@ -193,6 +196,7 @@ class GatedResidualStream(Scheme):
         self.down = nn.Parameter(torch.empty(count + 1, rank, n * d))
         self.up = nn.Parameter(torch.empty(count + 1, n * d, rank))
         self.inject = nn.Parameter(torch.empty(count, n, n * d))
+        self.slices = Slices()
         self.fill()
 
     @torch.no_grad()
@@ -214,13 +218,39 @@ class GatedResidualStream(Scheme):
         gates = torch.sigmoid(F.linear(F.silu(F.linear(flat, self.down[read]) / n), self.up[read]))
         return (gates.view(normed.shape).to(normed.dtype) * normed).mean(-2)
 
+    def read_in_one(self, stream: Tensor, site: Site) -> tuple[Tensor, Normed] | None:
+        """The read as one function (ops/gated.py), where it has the kernels and nobody looks inside."""
+        norms = [*self.norms[site.index].children()]
+        own = self.__dict__.keys().isdisjoint({"enter", "normed", "mixed"}) and type(self) is GatedResidualStream
+        if self._tape is not None or not own or torch.is_autocast_enabled("cpu"):
+            return None
+        if not all(type(norm) is RMSNorm and not watched(norm) for norm in norms):
+            return None
+        weights = [norm.weight for norm in norms if isinstance(norm, RMSNorm)]
+        names = ("down", "up", "inject")
+        if traced() or (kernels := usable(stream, *weights, *(getattr(self, name) for name in names))) is None:
+            return None
+        down, up, inject = (self.slices.of(name, getattr(self, name), site.index) for name in names)
+        x = stream.reshape(-1, *stream.shape[-2:])
+        z, post, streams = gated_read(x, (torch.stack(weights), down, up, inject), eps=self.frame.eps, kernels=kernels)
+        return self.enter(z.view(*stream.shape[:-2], -1), site), Normed(post, streams, stream)
+
     def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Normed]:
+        if (found := self.read_in_one(stream, site)) is not None:
+            return found
         normed = self.normed(stream, site.index)
         post = 2 * torch.sigmoid(F.linear(normed.flatten(-2), self.inject[site.index]) / self.config.streams)
         return self.enter(self.mixed(normed, site.index), site), Normed(post.to(stream.dtype))
 
     def write(self, stream: Tensor, y: Tensor, carry: Normed, site: Site) -> Tensor:
-        return torch.addcmul(stream, carry.post.unsqueeze(-1), self.leave(y, site).unsqueeze(-2).to(stream.dtype))
+        y = self.leave(y, site).to(stream.dtype)
+        if carry.streams is None:
+            return torch.addcmul(stream, carry.post.unsqueeze(-1), y.unsqueeze(-2))
+        streams = carry.streams if carry.read is stream else stream.reshape(carry.streams.shape)
+        y = y.reshape(-1, y.shape[-1])
+        if (kernels := usable(streams, y)) is None:
+            return torch.addcmul(streams, carry.post.unsqueeze(-1), y.unsqueeze(-2)).view(stream.shape)
+        return write(streams, y, None, carry.post, kernels).view(stream.shape)
 
     def close(self, stream: Tensor) -> Tensor:
         return self._read(self.mixed(self.normed(stream, len(self.frame.sites)), len(self.frame.sites)))
