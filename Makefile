@@ -77,8 +77,9 @@ RUNS ?= runs/long
 long-runs: $(DEV)
 	$(BIN)/python tools/long_runs.py $(RUNS)
 
+# make bench QUICK=1: few rounds, small shapes, below ten minutes
 bench: $(BENCH)
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 clean:
 	rm -rf .venv runs build dist .mypy_cache .ruff_cache

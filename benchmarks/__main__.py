@@ -26,8 +26,9 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"there is no benchmark called {', '.join(unknown)}; there are: {', '.join(names())}")
     passed_on = [
         *rest,
-        *(["--rounds", str(given.rounds)] if given.rounds else []),
+        *(["--rounds", str(given.rounds or 2)] if given.rounds or given.quick else []),
         *(["--quiet"] if given.json or given.quiet else []),
+        *(["--quick"] if given.quick else []),
     ]
     results = {}
     for name in given.names or names():

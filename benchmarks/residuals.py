@@ -3,6 +3,10 @@
 Ours and the packages of others drive the same branches (see `_residual_peers`), and take turns in one process. Bytes
 kept for the backward pass count every storage once and leave parameters out. `--growth` measures the cost per sublayer
 against depth, and writes a page with the plot. `NORMLAB_KERNELS=off` leaves out the C kernels of Attention Residuals.
+
+`--base FOLDER` is a checkout of another commit: its schemes take turns with ours ("NAME, before"), and its pre_norm is what
+all are compared with. `--write FILE` puts the table, with the machine that it was made on, into a Markdown file.
+`--device cuda` times the same on a GPU; nobody has run it yet.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,16 +25,21 @@ from torch import Tensor, nn
 
 import normlab as nl
 from benchmarks._residual_peers import find
+from benchmarks._trees import load_tree
 from benchmarks.timing import arguments
 from normlab.model.memory import saved_bytes
+from normlab.observe.hardware import measure_cpu
 from normlab.observe.timing import interleave, ratio
 from normlab.report import Page, console, print_json, table
+from normlab.report.tables import markdown_table
 from normlab.schemes import depth_kernels
+from normlab.training.record import Conditions
 
 Clock = Literal["wall", "processor"]
 BASE = "pre_norm"
 VOCAB, LENGTH, BATCH = 256, 256, 4
-SHAPES = {"24x256": (24, 256), "48x128": (48, 128)}
+SHAPES = {"24x256": (24, 256), "48x128": (48, 128), "24x64": (24, 64)}
+BEFORE = ", before"  # of a scheme in the tree that --base names
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
     BASE: ("pre_norm", {}),
     "block_attn_res": ("block_attn_res", {"blocks": 8}),
@@ -55,14 +65,15 @@ TARGETS = {  # training eager, training compiled, forward, bytes
 }
 
 
-def build(name: str, depth: int, dim: int) -> nn.Module:
+def build(name: str, depth: int, dim: int, *, other: Any = None) -> nn.Module:
     torch.manual_seed(0)
-    scheme, options = OURS.get(name, OURS[BASE])
-    config = nl.TransformerConfig(
-        vocab_size=VOCAB, dim=dim, depth=depth, heads=4, scheme=nl.scheme(scheme, **options), max_length=LENGTH
+    package, plain = (other, name.removesuffix(BEFORE)) if name.endswith(BEFORE) else (nl, name)
+    scheme, options = OURS.get(plain, OURS[BASE])
+    config = package.TransformerConfig(
+        vocab_size=VOCAB, dim=dim, depth=depth, heads=4, scheme=package.scheme(scheme, **options), max_length=LENGTH
     )
-    model = nl.Transformer(config)
-    return model if name in OURS else find()[0][name](model)
+    model = package.Transformer(config)
+    return model if plain in OURS else find()[0][name](model)
 
 
 def tokens(length: int = LENGTH) -> Tensor:
@@ -73,6 +84,7 @@ def trainer(model: nn.Module, x: Tensor) -> Callable[[], None]:
     def step() -> None:
         model.zero_grad(set_to_none=True)
         F.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+        _wait(x)
 
     return step
 
@@ -81,8 +93,14 @@ def evaluator(model: nn.Module, x: Tensor) -> Callable[[], None]:
     @torch.no_grad()
     def forward() -> None:
         model(x)
+        _wait(x)
 
     return forward
+
+
+def _wait(x: Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize()
 
 
 def kept_bytes(model: nn.Module, x: Tensor) -> int:
@@ -96,20 +114,34 @@ def timed(candidates: dict[str, Callable[[], None]], *, rounds: int, what: str, 
     return {name: list(getattr(times, clock)) for name, times in seconds.items()}
 
 
-def relative(seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+def relative(seconds: dict[str, list[float]], base: str = BASE) -> dict[str, dict[str, float]]:
     """Of each candidate: the median over rounds of its time over the base's in that round, with quartiles."""
     found = {}
     for name, times in seconds.items():
-        over = ratio(times, seconds[BASE])
+        over = ratio(times, seconds[base])
         found[name] = {"ratio": over.middle, "low": over.low, "high": over.high, "ms": 1e3 * statistics.median(times)}
     return found
 
 
-def measure(
-    names: list[str], shape: tuple[int, int], *, rounds: int, compiled: bool, what: str, clock: Clock
-) -> list[dict[str, Any]]:
-    x, (depth, dim) = tokens(), shape
-    plain = {name: build(name, depth, dim) for name in [BASE, *names]}
+@dataclass(frozen=True)
+class How:
+    """How candidates are compared: rounds, whose clock, which tree before, on which device."""
+
+    rounds: int
+    clock: Clock
+    compiled: bool = False
+    other: Any = None
+    device: str = "cpu"
+
+
+def measure(names: list[str], shape: tuple[int, int], how: How, *, what: str) -> list[dict[str, Any]]:
+    x, (depth, dim) = tokens().to(how.device), shape
+    rounds, clock, compiled, base = how.rounds, how.clock, how.compiled, BASE
+    candidates = [BASE, *names]
+    if how.other is not None:
+        base = BASE + BEFORE
+        candidates = [base, *candidates, *(name + BEFORE for name in names if name in OURS)]
+    plain = {name: build(name, depth, dim, other=how.other).to(how.device) for name in candidates}
     sizes = {} if compiled else {name: kept_bytes(model, x) for name, model in plain.items()}
     models: dict[str, Any] = {n: torch.compile(m, fullgraph=True) if compiled else m for n, m in plain.items()}
     seconds = {
@@ -121,16 +153,16 @@ def measure(
         )
         for kind, make in (("training", trainer), ("forward", evaluator))
     }
-    training, inference = relative(seconds["training"]), relative(seconds["forward"])
+    training, inference = (relative(seconds[kind], base) for kind in ("training", "forward"))
     return [
         {
             "candidate": name,
-            "whose": "ours" if name in OURS else "peer",
+            "whose": "ours" if name in OURS else "before" if name.endswith(BEFORE) else "peer",
             "training": training[name]["ratio"],
             "training_quartiles": [training[name]["low"], training[name]["high"]],
             "forward": inference[name]["ratio"],
             "forward_quartiles": [inference[name]["low"], inference[name]["high"]],
-            "bytes": sizes[name] / sizes[BASE] if sizes else None,
+            "bytes": sizes[name] / sizes[base] if sizes else None,
             "training_ms": training[name]["ms"],
             "forward_ms": inference[name]["ms"],
         }
@@ -178,10 +210,40 @@ def draw(rows: list[dict[str, Any]], path: Path) -> Path:
     return page.write(path)
 
 
+COLUMNS = ("candidate", "training", "forward", "bytes", "training_ms", "forward_ms")
+
+
+def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: round(v, 3) if isinstance(v := row[key], float) else v for key in COLUMNS} for row in rows]
+
+
 def show(rows: list[dict[str, Any]], title: str) -> None:
-    columns = ("candidate", "training", "forward", "bytes", "training_ms", "forward_ms")
-    drawn = [{key: round(v, 3) if isinstance(v := row[key], float) else v for key in columns} for row in rows]
-    console().print(table(drawn, title=f"{title}: ratios to {BASE}"))
+    console().print(table(rounded(rows), title=f"{title}: ratios to {rows[0]['candidate']}"))
+
+
+def conditions(how: How) -> dict[str, Any]:
+    """The machine, because every ratio depends on it: bandwidth of a copy, rate of a product."""
+    here, machine = Conditions.here(torch.device("cpu")), measure_cpu()
+    return {
+        "processor": here.processor,
+        "threads": torch.get_num_threads(),
+        "copy, GB/s": round(machine.bandwidth / 1e9, 1),
+        "float32 product, GFLOP/s": round(machine.peak / 1e9, 1),
+        "torch": torch.__version__,
+        "clock": how.clock,
+        "rounds": how.rounds,
+        "device": how.device,
+        "C kernels": depth_kernels.state(),
+    }
+
+
+def write(path: Path, results: dict[str, Any], title: str) -> None:
+    """One Markdown file: the conditions, then a table for each shape."""
+    lines = [f"# {title}", "", ", ".join(f"{key}: {value}" for key, value in results["conditions"].items()), ""]
+    for key, rows in results.items():
+        if isinstance(rows, list) and rows and "candidate" in rows[0] and key != "growth":
+            lines += [f"## {key}: ratios to {rows[0]['candidate']}", "", markdown_table(rounded(rows), COLUMNS), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
@@ -198,37 +260,49 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--depths", type=int, nargs="+", default=[12, 24, 48, 96])
     parser.add_argument("--out", type=Path, default=Path("docs/images/residual_cost.html"), help="page with the plot")
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds, for a machine that others keep busy")
+    parser.add_argument("--base", type=Path, help="a checkout of another commit, whose schemes take turns with ours")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (never run by us)")
+    parser.add_argument("--write", type=Path, help="a Markdown file for the tables")
     given = parser.parse_args(argv)
-    rounds = given.rounds or 7
-    clock: Clock = "processor" if given.cpu_time else "wall"
+    if given.quick:
+        given.compiled = given.growth = False
+        given.shape = given.shape or ["24x64"]
+    how = How(
+        rounds=given.rounds or (3 if given.quick else 7),
+        clock="processor" if given.cpu_time and given.device == "cpu" else "wall",
+        other=None if given.base is None else load_tree(given.base),
+        device=given.device,
+    )
     available, missing = find()
-    results: dict[str, Any] = {"missing": missing, "threads": torch.get_num_threads(), "rounds": rounds}
-    results["clock"] = clock
-    results["C kernels"] = depth_kernels.usable(torch.zeros(1, 1)) is not None
+    results: dict[str, Any] = {"missing": missing, "conditions": conditions(how)}
     speaks = not (given.json or given.quiet)
+    if speaks:
+        console().print(results["conditions"])
     for label in given.shape or SHAPES:
-        for mode in ("eager", "compiled") if given.compiled else ("eager",):
+        for mode in ("eager", "compiled") if given.compiled and given.base is None else ("eager",):
             rows: list[dict[str, Any]] = []
             for family in given.family or FAMILIES:
                 known = COMPILED if mode == "compiled" else (*OURS, *available)
                 names = [name for name in FAMILIES[family] if name in known and name in (given.only or known)]
                 if names:
                     what = "" if given.quiet else f"{label} {mode} {family}"
-                    found = measure(
-                        names, SHAPES[label], rounds=rounds, compiled=mode == "compiled", what=what, clock=clock
+                    found = measure(names, SHAPES[label], replace(how, compiled=mode == "compiled"), what=what)
+                    rows += (
+                        found if not rows else [one for one in found if one["candidate"].removesuffix(BEFORE) != BASE]
                     )
-                    rows += found if not rows else found[1:]
             results[f"{label} {mode}"] = rows
             if speaks and rows:
                 show(rows, f"{label}, {mode}")
     if given.growth:
-        results["growth"] = growth(given.depths, rounds=rounds, clock=clock, quiet=given.quiet)
+        results["growth"] = growth(given.depths, rounds=how.rounds, clock=how.clock, quiet=given.quiet)
         results["plot"] = str(draw(results["growth"], given.out))
         if speaks:
             console().print(table(results["growth"], title="cost per sublayer against depth (d = 128)"))
     if speaks:
         for name, reason in missing.items():
             console().print(f"{name}: {reason}")
+    if given.write is not None:
+        write(given.write, results, "Residual schemes: cost over pre_norm")
     if given.json:
         print_json({**results, "targets": TARGETS})
     return results

@@ -17,6 +17,9 @@ def arguments(what: str) -> argparse.ArgumentParser:
     """The options of every benchmark."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--rounds", type=int, default=None, help="times each candidate runs (default: the benchmark's)")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds and small shapes: all benchmarks in ten minutes"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     return parser

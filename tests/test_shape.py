@@ -34,6 +34,7 @@ def test_the_counter_counts(shape, tmp_path):
         "from typing import Any\n"
         "def wide(a, b, c, d, e, f, g, h, i) -> dict[str, Any]:\n    from normlab import two\n    return two.x['key']\n"
     )
+    (package / "kernel.py").write_text("@triton.jit\ndef wide(a, b, c, d, e, f, g, h, i): pass\n")  # does not count
     (package / "two.py").write_text("from normlab import one\nx = {}\n")
     (tmp_path / "tests").mkdir()
     found = shape.measure(tmp_path)

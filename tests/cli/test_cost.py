@@ -29,9 +29,23 @@ def test_the_table_for_people(capsys):
     assert "no rank is visited twice" in text
 
 
+def test_a_prediction_for_hardware_that_is_not_here(capsys):
+    small = ["--depth", "4", "--dim", "64", "--heads", "4", "--length", "16", "--dtype", "bfloat16"]
+    assert run(["cost", "--schemes", "block_attn_res,mhc", *small, "--hardware", "h100"]) == 0
+    text = capsys.readouterr().out
+    assert "494 TFLOP/s, from 168 FLOPs a byte on" in text
+    assert "B  mhc" in text
+    assert "no GPU was run" in " ".join(text.split())
+    assert run(["cost", "--schemes", "mhc", *small, "--hardware", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["prediction"]
+    assert found["hardware"] == "cpu"
+    assert found["eager"]["rows"] > found["fused"]["rows"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--hardware", "h10"], "did you mean 'h100'"),
         (["--schemes", "blok_attn_res"], "did you mean 'block_attn_res'"),
         (["--depth", "0"], "depth: "),
         (["--stages", "25"], "some would be empty"),

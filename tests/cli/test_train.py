@@ -113,3 +113,20 @@ def test_few_steps_shorten_a_warm_up_that_nobody_asked_for(where, tmp_path, caps
 def test_a_warm_up_that_was_asked_for_stands(config, tmp_path, capsys):
     assert run(["train", str(config), "train.schedule.warmup=3", "--out", str(tmp_path / "out")]) == 2
     assert "give schedule.warmup=0 or more steps" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # a quarter of a minute of the compiler
+def test_compiled_branches_learn_the_same(config, tmp_path):
+    found = []
+    for name, more in (("eager", []), ("compiled", ["--compile"])):
+        assert run(["train", str(config), "--out", str(tmp_path / name), *more]) == 0
+        found.append(json.loads((tmp_path / name / "summary.json").read_text())["validation"])
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
+def test_compile_is_for_one_process(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    assert run(["train", str(config), "--out", str(tmp_path / "out"), "--compile"]) == 2
+    assert "leave it out under torchrun" in capsys.readouterr().err

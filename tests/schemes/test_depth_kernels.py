@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import normlab as nl
 from normlab.schemes import depth_kernels
-from normlab.schemes.depth_reads import merge, mix
+from normlab.schemes.depth_reads import Norm, Query, attend, handed_norm, merge, mix
 
 F64 = torch.float64
 TIGHT = {torch.float32: 2e-6, F64: 1e-13}
@@ -69,8 +69,47 @@ def test_merge(monkeypatch, two_threads, dtype, tokens, d, eps):
     torch.manual_seed(0)
     o, b = torch.randn(2, tokens, d, dtype=dtype)
     lse, query = torch.randn(tokens, dtype=dtype), torch.randn(d, dtype=dtype) / d**0.5
-    calls = both(monkeypatch, lambda: with_gradients(lambda *x: (merge(*x, eps),), o, lse, b, query))
+    gain = torch.randn(d, dtype=dtype)
+
+    def merged(o, lse, b, query, gain):
+        """Without a norm and with one, and the sum handed on."""
+        h, passed = merge(o, lse, b, Query(query, eps))
+        return h, *merge(o, lse, passed, Query(query, eps), norm=Norm(gain, 1e-5))
+
+    assert_close(*both(monkeypatch, lambda: with_gradients(merged, o, lse, b, query, gain)), dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize(("tokens", "d"), [(1, 1), (7, 5), (130, 33), (300, 256)])
+@pytest.mark.parametrize("sources", [1, 2, 4, 5, 9])
+def test_attend(monkeypatch, two_threads, dtype, tokens, d, sources):
+    torch.manual_seed(0)
+    logits, values = torch.randn(sources, tokens, dtype=dtype), torch.randn(sources, tokens, d, dtype=dtype)
+    gain = torch.randn(d, dtype=dtype)
+
+    def read(logits, values, gain):
+        h, handed = attend(logits.unbind(0), values.unbind(0))
+        y, handed = attend(logits.unbind(0), [values[0], *handed], norm=Norm(gain, 1e-5))
+        return h, y, *handed
+
+    assert_close(*both(monkeypatch, lambda: with_gradients(read, logits, values, gain)), dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_norm_that_hands_its_input_on(monkeypatch, two_threads, dtype):
+    x, gain = torch.randn(4, 70, 33, dtype=dtype), torch.randn(33, dtype=dtype)
+    calls = both(monkeypatch, lambda: with_gradients(lambda x, g: handed_norm(x, Norm(g, 1e-5)), x, gain))
     assert_close(*calls, dtype)
+    leaves = [x.clone().requires_grad_(), gain.clone().requires_grad_()]
+    y, passed = handed_norm(leaves[0], Norm(leaves[1], 1e-5))
+    expected = [one.clone().detach().requires_grad_() for one in leaves]
+    plain = Norm(expected[1], 1e-5)(expected[0])
+    torch.testing.assert_close(y, plain)
+    found = torch.autograd.grad((y * passed).square().sum(), leaves)
+    wanted = torch.autograd.grad((plain * expected[0]).square().sum(), expected)
+    torch.testing.assert_close(found, wanted)
 
 
 @needs_compiler
@@ -84,8 +123,9 @@ def test_mix(monkeypatch, two_threads, dtype, sources, queries, tokens, d):
     logits = torch.cat([logits, logits[:, :1] - 1], dim=1)
 
     def outputs(logits, *units):
-        lse, _, found = mix(logits, units)
-        return (lse, *found)
+        lse, _, found, units = mix(logits, units)
+        again, _, more, units = mix(logits, units)  # what was handed on
+        return lse, *found, again, *more, *units
 
     assert_close(*both(monkeypatch, lambda: with_gradients(outputs, logits, *units)), dtype)
 
@@ -111,7 +151,7 @@ def test_what_is_not_finite_stays_so():
     kernels = depth_kernels._kernels(torch.float32)
     b = torch.randn(4, 8)
     b[1, 3], b[2, 0] = float("nan"), float("inf")
-    h, _ = kernels.merge_forward(torch.randn(4, 8), torch.zeros(4), b, torch.randn(8), 1e-5)
+    h, _ = kernels.merge_forward(torch.randn(4, 8), torch.zeros(4), b, torch.randn(8), 1e-5, None, 0.0)
     assert h.isfinite().all(1).tolist() == [True, False, False, True]
     logits = torch.randn(3, 2, 2)
     logits[1, 0, 0] = float("nan")
@@ -138,7 +178,7 @@ def test_no_compiler_no_kernels(fresh):
     fresh.setenv("CC", "there-is-no-such-compiler")
     assert depth_kernels.usable(torch.randn(4, 6)) is None
     logits, v = torch.randn(5, 2, 3), torch.randn(5, 2, 6)
-    _, weights, outputs = mix(logits, [v])
+    _, weights, outputs, _ = mix(logits, [v])
     torch.testing.assert_close(torch.stack(outputs, 1), weights.transpose(1, 2) @ v)
 
 
@@ -159,7 +199,7 @@ def test_wrong_shapes_never_reach_c():
     o, lse, b, query = torch.zeros(3, 4), torch.zeros(3), torch.zeros(3, 4), torch.zeros(4)
     for wrong in ((o[:2], lse, b, query), (o, lse[:2], b, query), (o, lse, b, query[:3])):
         with pytest.raises(ValueError, match="was expected"):
-            kernels.merge_forward(*wrong, 1e-6)
+            kernels.merge_forward(*wrong, 1e-6, None, 0.0)
     for sources in ([o], [o, o[:2]], [o, torch.zeros(3, 5)]):
         with pytest.raises(ValueError, match="was expected"):
             kernels.mix_forward(torch.zeros(3, 2, 1), sources)
@@ -169,8 +209,8 @@ def test_wrong_shapes_never_reach_c():
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_autograd_sees_the_plain_backward():
     o, lse, b, query = (torch.randn(*shape, requires_grad=True) for shape in ((3, 4), (3,), (3, 4), (4,)))
-    expected = torch.autograd.grad(merge(o, lse, b, query, 1e-6).square().sum(), [o, lse, b, query])
-    loss = merge(o, lse, b, query, 1e-6).square().sum()
+    expected = torch.autograd.grad(merge(o, lse, b, Query(query, 1e-6))[0].square().sum(), [o, lse, b, query])
+    loss = merge(o, lse, b, Query(query, 1e-6))[0].square().sum()
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
         loss.backward()
     for x, gradient in zip((o, lse, b, query), expected, strict=True):

@@ -14,8 +14,9 @@ from torch import nn
 import normlab as nl
 from normlab.errors import InputError
 from normlab.schemes import Frame, depth_kernels, depth_reads, make_sites
-from normlab.schemes.depth_reads import keys, merge, mix, weighted_sum
+from normlab.schemes.depth_reads import Norm, Query, attend, handed_norm, keys, merge, mix
 from normlab.schemes.depth_stream import AHEAD, Sources
+from normlab.schemes.ops.depth_plain import weighted_sum
 
 
 @pytest.fixture(scope="module", params=["C", "PyTorch"], autouse=True)
@@ -159,10 +160,10 @@ def test_autocast_leaves_the_reads_alone(name):
         one, other = gradients(fast, branches, x), gradients(plain, branches, x)
     assert_equal(one, other, 0.05)
     v, queries = torch.randn(4, 16), torch.randn(3, 16, requires_grad=True)
-    exact = torch.autograd.grad(keys(v, queries, 1e-6).square().sum(), queries)
+    exact = torch.autograd.grad(keys(v, queries, 1e-6)[0].square().sum(), queries)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         with depth_reads.full_precision(v.device):
-            logits = keys(v, queries, 1e-6).square().sum()
+            logits = keys(v, queries, 1e-6)[0].square().sum()
         inside = torch.autograd.grad(logits, queries)
     assert_equal(inside, exact, 1e-6)
 
@@ -234,9 +235,9 @@ def test_full_keeps_every_source_once():
         for site, branch in zip(scheme.frame.sites[:AHEAD], branches, strict=False):
             z, carry = scheme.read(stream, site)
             stream = scheme.write(stream, branch(z), carry, site)
-    unit = stream.ahead.units[0]
+    _embedding, unit = stream.ahead.units
     assert len(stream.closed) == AHEAD + 1
-    assert all(v.untyped_storage().data_ptr() == unit.untyped_storage().data_ptr() for v in stream.closed)
+    assert all(v.untyped_storage().data_ptr() == unit.untyped_storage().data_ptr() for v in stream.closed[1:])
 
 
 def saved_bytes(model, tokens):
@@ -281,14 +282,27 @@ def test_derivatives(eps):
     assert torch.autograd.gradcheck(lambda v, w: keys(v, w, eps), (leaf(4, 3), leaf(5, 3)))
 
     def mixed(logits, *units):
-        lse, _, outputs = mix(logits, units)
-        return lse, *outputs
+        lse, _, outputs, units = mix(logits, units)
+        return lse, *outputs, *units
 
     assert torch.autograd.gradcheck(mixed, (leaf(3, 2, 4), leaf(3, 5), leaf(3, 5)))
     assert torch.autograd.gradcheck(mixed, (leaf(3, 5, 2), leaf(3, 3), leaf(3, 4, 3)))
     assert torch.autograd.gradcheck(mixed, (leaf(3, 3, 1), leaf(3, 5), leaf(3, 5), leaf(3, 5)))
-    arguments = (leaf(4, 3), leaf(4), leaf(4, 3), leaf(3))
-    assert torch.autograd.gradcheck(lambda o, lse, b, w: merge(o, lse, b, w, eps), arguments)
+    for norm in (lambda g: None, lambda g: Norm(g, 0.1)):
+        arguments = (leaf(4, 3), leaf(4), leaf(4, 3), leaf(3), leaf(3))
+        assert torch.autograd.gradcheck(
+            lambda o, lse, b, w, g, norm=norm: merge(o, lse, b, Query(w, eps), norm=norm(g)), arguments
+        )
+        assert torch.autograd.gradcheck(
+            lambda *x, norm=norm: read(x, norm),
+            (*(leaf(4) for _ in range(3)), *(leaf(4, 3) for _ in range(3)), leaf(3)),
+        )
+    assert torch.autograd.gradcheck(lambda x, g: handed_norm(x, Norm(g, 0.1)), (leaf(2, 4, 3), leaf(3)))
+
+
+def read(arguments, norm):
+    h, handed = attend(arguments[:3], arguments[3:6], norm=norm(arguments[6]))
+    return h, *handed
 
 
 def test_the_recomputing_merge_has_the_same_derivatives():
@@ -296,8 +310,8 @@ def test_the_recomputing_merge_has_the_same_derivatives():
     o = weighted_sum(weights, [v, u]).requires_grad_()
     lse, b, w = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((4,), (4, 3), (3,)))
     inputs = (o, lse, b, w)
-    kept = torch.autograd.grad(merge(*inputs, 1e-6).square().sum(), inputs)
-    again = torch.autograd.grad(merge(*inputs, 1e-6, rebuild=(weights, v, u)).square().sum(), inputs)
+    kept = torch.autograd.grad(merge(*inputs[:3], Query(w, 1e-6))[0].square().sum(), inputs)
+    again = torch.autograd.grad(merge(*inputs[:3], Query(w, 1e-6), rebuild=(weights, v, u))[0].square().sum(), inputs)
     assert_equal(again, kept, 1e-14)
 
 
@@ -360,18 +374,20 @@ def test_shapes_are_found_on_the_meta_device(name):
 
 
 def test_plain_formulas_equal_the_ones_with_derivatives(monkeypatch):
-    """What compilers and torch.func get, for few terms and for many."""
-    arguments = torch.randn(3, 5, 2), torch.randn(3, 4), torch.randn(3, 4, 4)
-    expected = mix(arguments[0], arguments[1:])
-    o, lse, b, w = torch.randn(3, 4), torch.randn(3), torch.randn(3, 4), torch.randn(4)
-    merged, logits = merge(o, lse, b, w, 1e-6), keys(b, torch.stack([w, w]), None)
-    monkeypatch.setattr(depth_reads, "plain", lambda: True)
-    for terms in (1, 128):
-        monkeypatch.setattr(depth_reads, "FUSED_TERMS", terms)
-        for one, other in zip(mix(arguments[0], arguments[1:]), expected, strict=True):
-            torch.testing.assert_close(one, other)
-    torch.testing.assert_close(merge(o, lse, b, w, 1e-6), merged)
-    torch.testing.assert_close(keys(b, torch.stack([w, w]), None), logits)
+    """What torch.func gets."""
+    logits, units = torch.randn(3, 5, 2), (torch.randn(3, 4), torch.randn(3, 4, 4))
+    o, lse, b, w, g = torch.randn(3, 4), torch.randn(3), torch.randn(3, 4), torch.randn(4), torch.randn(4)
+
+    def everything():
+        lse_of, weights, outputs, _ = mix(logits, units)
+        reads = [attend([lse, lse + 1], [o, b], norm=norm)[0] for norm in (None, Norm(g, 1e-6))]
+        merged = [merge(o, lse, b, Query(w, 1e-6), norm=norm)[0] for norm in (None, Norm(g, 1e-6))]
+        return lse_of, weights, *outputs, *reads, *merged, keys(b, torch.stack([w, w]), None)[0]
+
+    expected = everything()
+    monkeypatch.setattr(depth_reads, "transformed", lambda: True)
+    for one, other in zip(everything(), expected, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_257_sources_train_a_step():

@@ -25,14 +25,14 @@ def streams(config):
 def test_blocks_close_into_one_source_each():
     _, found = streams("block_attn_res(blocks=2)")
     assert [len(stream.closed) for stream in found] == [1, 1, 1, 2, 2, 2, 2, 3]
-    assert [float(v[0, 0, 0]) for v in found[-1].closed] == [0.0, 1 + 2 + 3 + 4, 5 + 6 + 7 + 8]
+    assert [float(v[0, 0, 0].detach()) for v in found[-1].closed] == [0.0, 1 + 2 + 3 + 4, 5 + 6 + 7 + 8]
     assert found[4].partial is not None
     assert found[-1].partial is None
 
 
 def test_full_keeps_every_branch():
     _, found = streams("attn_res")
-    assert [float(v[0, 0, 0]) for v in found[-1].all] == list(range(9))
+    assert [float(v[0, 0, 0].detach()) for v in found[-1].all] == list(range(9))
 
 
 @pytest.mark.parametrize("config", ["attn_res", "block_attn_res(blocks=3)"])

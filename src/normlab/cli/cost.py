@@ -16,6 +16,7 @@ from normlab.experiments.shapes import known_schemes
 if TYPE_CHECKING:
     from normlab.model import TransformerConfig
     from normlab.model.cost import Cost
+    from normlab.observe.hardware import Hardware, Prediction
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Any model setting: ffn=gelu, kv_heads=4, scheme.heads=2.")
@@ -43,6 +44,7 @@ class CostRequest(Request):
     virtual_stages: int = option(1, "Chunks on each rank, V.")
     cuts: tuple[int, ...] | None = option(None, "Branches before each cut, like 5,9,14; default: even.")
     prefill_chunk: int | None = option(None, "Tokens of a prompt at a time.")
+    hardware: str | None = option(None, "Also predict the overhead over pre_norm on h100, a100 or cpu (measured now).")
 
     @field_validator("schemes")
     @classmethod
@@ -59,6 +61,7 @@ def register(app: typer.Typer) -> None:
 def _run(_: typer.Context, given: Given) -> None:
     from normlab.model.cost import cost
     from normlab.report import print_json
+    from normlab.results import as_row
 
     request = asked(CostRequest, given)
     assert isinstance(request, CostRequest)
@@ -69,11 +72,39 @@ def _run(_: typer.Context, given: Given) -> None:
     size = {"length": request.length, "batch": request.batch, "dtype": request.dtype}
     more: dict[str, Any] = {**size, **place, "prefill_chunk": request.prefill_chunk}
     costs = [cost(config, **more) for config in configs]
+    machine, predictions = _predictions(request, configs)
     if given.json:
         found = [{**item.to_dict(), "config": config.to_dict()} for item, config in zip(costs, configs, strict=True)]
+        for entry, one in zip(found, predictions, strict=False):
+            entry |= {"prediction": as_row(one)}
         print_json(found[0] if len(found) == 1 else found)
         return
     _print(costs)
+    if machine is not None:
+        _print_predictions(machine, predictions, request)
+
+
+def _predictions(request: CostRequest, configs: list[TransformerConfig]) -> tuple[Hardware | None, list[Prediction]]:
+    from normlab.model.cost import DTYPES
+    from normlab.observe.hardware import hardware, predict
+
+    if request.hardware is None:
+        return None, []
+    machine, tokens = hardware(request.hardware.lower()), request.batch * request.length
+    size = {"tokens": tokens, "length": request.length}
+    return machine, [predict(config, machine, **size, dtype=DTYPES[request.dtype]) for config in configs]
+
+
+def _print_predictions(machine: Hardware, found: list[Prediction], request: CostRequest) -> None:
+    from normlab.observe.hardware import prediction_rows, roofline
+    from normlab.report import console, table
+
+    title = f"a training step on {machine.name}, beyond pre_norm: overhead (rows, operations for each sublayer)"
+    console().print(table(prediction_rows(found), title=title))
+    for line in roofline(machine, found):
+        console().print(line, markup=False, highlight=False, soft_wrap=True)
+    rates = f"{machine.memory / 1e12:.3g} TB/s and {machine.compute / 1e12:.3g} TFLOP/s"
+    console().print(f"{rates}: {machine.source}. Rows and operations are counted on the meta device; no GPU was run.")
 
 
 def _apply(request: CostRequest, settings: Sequence[str]) -> None:

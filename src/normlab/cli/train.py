@@ -45,6 +45,10 @@ def register(app: typer.Typer) -> None:
         ] = None,
         out: RunFolder = Path("runs/train"),
         device: Device = "auto",
+        compile: Annotated[
+            bool,
+            typer.Option("--compile", help="torch.compile attention and FFN: half a minute at first, then quicker."),
+        ] = False,
         json: Json = False,
     ) -> None:
         """Train one model. Under torchrun the processes share each batch: torchrun --nproc-per-node 2 -m normlab train ..."""
@@ -61,6 +65,8 @@ def register(app: typer.Typer) -> None:
                 "train ..., or leave it out"
             )
         if (config / "config.json").is_file():
+            if compile:
+                raise ConfigError("--compile is for a new run: a model's folder is trained on as it is")
             _continue(config, overrides or [], out, device=pick_device(device), json=json)
             return
         run, shortened = with_warmup(RunConfig, config, overrides or [])
@@ -72,11 +78,13 @@ def register(app: typer.Typer) -> None:
         place = pick_device(device)
         found: FinishedRun | None
         if launched():
+            if compile:
+                raise ConfigError("--compile is for one process: leave it out under torchrun")
             found = train_distributed(run, out, strategy=kind, device=place, quiet=json)  # type: ignore[arg-type]
         else:
             check(run, out)
             prepare(out, run)
-            (found,) = run_folder(out, threads=None, device=place, quiet=json)
+            (found,) = run_folder(out, threads=None, device=place, quiet=json, compiled=compile)
         if found is not None:  # the main process speaks
             _show(found, out, json=json)
 

@@ -44,12 +44,18 @@ _whole, _pointer = ctypes.c_longlong, ctypes.c_void_p
 _letters = {"w": _whole, "p": _pointer, "i": ctypes.c_int, "f": ctypes.c_double}
 # Arguments in order: w a whole number, p a pointer, i an int, f a double; a tensor [tokens, d] with its stride is "pw".
 _signatures = {
-    "merge_forward": "ww pw pw pw p i f pp i",
-    "merge_backward": "ww pw pw pw p i p pw ppp i",
+    "merge_forward": "ww pw pw pw p i f p f pp i",
+    "merge_backward": "ww pw pw pw p i p p pw pw ppp i",
     "mix_forward": "wwww pppppp i",
-    "mix_backward": "wwww ppppppppp i",
+    "mix_backward": "wwww ppppppppppp i",
+    "attend_forward": "www pppp p f ppp i",
+    "attend_backward": "www pw p pp p p pppp pp i",
     "rms_forward": "ww pw p f pp i",
-    "rms_backward": "ww pw pw pppp i",
+    "rms_backward": "ww pw pw pp pw pp i",
+    "norms_forward": "www pww p f pp i",
+    "norms_backward": "www p pww p p p pp i",
+    "gated_forward": "www ppp i",
+    "gated_backward": "www pw pp pp i",
     "inverse_rms": "ww pw f p i",
     "read_forward": "www pww pw p f pp i",
     "read_backward": "www pw pww pw ppppppp i",
@@ -115,31 +121,36 @@ class Kernels:
             function.argtypes, function.restype = [_letters[c] for c in signature if c != " "], None
 
     def merge_forward(
-        self, o: Tensor, lse: Tensor, b: Tensor, query: Tensor, eps: float | None
+        self, o: Tensor, lse: Tensor, b: Tensor, query: Tensor, eps: float | None, gain: Tensor | None, norm_eps: float
     ) -> tuple[Tensor, Tensor]:
-        """h, and [3, tokens]: 1 / rms(b), the key s, the gate."""
+        """h, or its RMSNorm, and [4, tokens]: 1 / rms(b), the key s, the gate, 1 / rms(h)."""
         tokens, d = b.shape
-        _expect(o=(o, (tokens, d)), lse=(lse, (tokens,)), query=(query, (d,)))
-        h, stats = b.new_empty((tokens, d)), b.new_empty((3, tokens))
+        _expect(
+            o=(o, (tokens, d)), lse=(lse, (tokens,)), query=(query, (d,)), gain=(query if gain is None else gain, (d,))
+        )
+        h, stats = b.new_empty((tokens, d)), b.new_empty((4, tokens))
         self.library.merge_forward(
             *(tokens, d, *_strided(o), *_strided(lse), *_strided(b), query.data_ptr(), eps is not None, eps or 0.0),
-            *(h.data_ptr(), stats.data_ptr(), threads_for(h)),
+            *(_maybe(gain)[0], norm_eps, h.data_ptr(), stats.data_ptr(), threads_for(h)),
         )
         return h, stats
 
     def merge_backward(
-        self, dh: Tensor, o: Tensor, b: Tensor, query: Tensor, normed: bool, stats: Tensor, place: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of o (in its place, if there is one), lse, b and the query."""
+        self, grad: Tensor, o: Tensor, b: Tensor, query: Tensor, stats: Tensor, eps: float | None, gain: Tensor | None,
+        through: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        """Gradients of o, lse, b, the query and the gain."""
         tokens, d = b.shape
         threads = threads_for(b)
-        do = b.new_empty((tokens, d)) if place is None else place
-        dlse, db, sums = b.new_empty(tokens), b.new_empty((tokens, d)), b.new_empty((threads, 2, d))
+        do, db = b.new_empty((tokens, d)), b.new_empty((tokens, d))
+        dlse, sums = b.new_empty(tokens), b.new_empty((threads, 4, d))
         self.library.merge_backward(
-            *(tokens, d, *_strided(dh), *_strided(o), *_strided(b), query.data_ptr(), normed, stats.data_ptr()),
-            *(*_strided(do), dlse.data_ptr(), db.data_ptr(), sums.data_ptr(), threads),
+            *(tokens, d, *_strided(grad), *_strided(o), *_strided(b), query.data_ptr(), eps is not None),
+            *(stats.data_ptr(), _maybe(gain)[0], *_maybe(through), *_strided(do), dlse.data_ptr(), db.data_ptr()),
+            *(sums.data_ptr(), threads),
         )
-        return do, dlse, db, sums[0, 0] if threads == 1 else sums[:, 0].sum(0)
+        total = sums[0] if threads == 1 else sums[:, :2].sum(0)
+        return do, dlse, db, total[0], total[1]
 
     def mix_forward(self, logits: Tensor, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Log-sum-exp and weights of contiguous logits [tokens, sources, queries], and each query's sum of sources."""
@@ -157,21 +168,68 @@ class Kernels:
         return lse, weights, out
 
     def mix_backward(
-        self,
-        weights: Tensor,
-        sources: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        dlse: Tensor,
-        places: Sequence[Tensor],
-    ) -> Tensor:
-        """The gradient of the logits; those of the sources go to their places."""
+        self, weights: Tensor, sources: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor,
+        through: Sequence[Tensor | None], places: Sequence[Tensor],
+    ) -> Tensor:  # fmt: skip
+        """The gradient of the logits; those of the sources go to their places, with what came through."""
         tokens, n, queries = weights.shape
         dlogits = torch.empty_like(weights)
         self.library.mix_backward(
             *(tokens, grads[0].shape[-1], n, queries, weights.data_ptr(), *_many(sources), *_many(grads)),
-            *(*_many(places), dlse.data_ptr(), dlogits.data_ptr(), threads_for(grads[0])),
+            *(*_many(through), *_many(places), dlse.data_ptr(), dlogits.data_ptr(), threads_for(grads[0])),
         )
         return dlogits
+
+    def attend_forward(
+        self, logits: Sequence[Tensor], sources: Sequence[Tensor], gain: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One read of sources [tokens, d] with logits [tokens]: h or its RMSNorm, weights [tokens, sources], 1 / rms(h)."""
+        tokens, d = sources[0].shape
+        for logit, v in zip(logits, sources, strict=True):
+            _expect(logits=(logit, (tokens,)), source=(v, (tokens, d)))
+        new = sources[0].new_empty
+        h, weights, scale = new((tokens, d)), new((tokens, len(sources))), new(tokens)
+        self.library.attend_forward(
+            *(tokens, d, len(sources), *_many(logits), *_many(sources), _maybe(gain)[0], eps, h.data_ptr()),
+            *(weights.data_ptr(), scale.data_ptr(), threads_for(h)),
+        )
+        return h, weights, scale
+
+    def attend_backward(
+        self, grad: Tensor, weights: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor,
+        through: Sequence[Tensor | None],
+    ) -> tuple[Tensor, list[Tensor], Tensor]:  # fmt: skip
+        """Gradients of the logits [sources, tokens], of the sources, and of the gain."""
+        (tokens, d), n, threads = grad.shape, len(sources), threads_for(grad)
+        places = [grad.new_empty((tokens, d)) for _ in sources]
+        dlogits, sums = grad.new_empty((n, tokens)), grad.new_empty((threads, 4, d))
+        self.library.attend_backward(
+            *(tokens, d, n, *_strided(grad), weights.data_ptr(), *_many(sources), _maybe(gain)[0], scale.data_ptr()),
+            *(*_many(through), *_many(places), dlogits.data_ptr(), sums.data_ptr(), threads),
+        )
+        return dlogits, places, sums[0, 0] if threads == 1 else sums[:, 0].sum(0)
+
+    def rms_forward(self, x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """gain x r for the rows of x, and r = 1 / rms(x)."""
+        tokens, d = x.shape
+        y, r = x.new_empty((tokens, d)), x.new_empty(tokens)
+        self.library.rms_forward(
+            *(tokens, d, *_strided(x), gain.data_ptr(), eps, y.data_ptr(), r.data_ptr(), threads_for(x))
+        )
+        return y, r
+
+    def rms_backward(
+        self, dy: Tensor, x: Tensor, gain: Tensor, r: Tensor, through: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of x, with what came past the norm, and of the gain."""
+        tokens, d = x.shape
+        threads = threads_for(x)
+        dx, sums = x.new_empty((tokens, d)), x.new_empty((threads, 2, d))
+        self.library.rms_backward(
+            *(tokens, d, *_strided(dy), *_strided(x), gain.data_ptr(), r.data_ptr(), *_maybe(through)),
+            *(dx.data_ptr(), sums.data_ptr(), threads),
+        )
+        return dx, sums[0, 0] if threads == 1 else sums[:, 0].sum(0)
 
 
 def _expect(**shapes: tuple[Tensor, tuple[int, ...]]) -> None:
@@ -185,9 +243,15 @@ def _strided(x: Tensor) -> tuple[int, int]:
     return x.data_ptr(), x.stride(0)
 
 
-def _many(tensors: Sequence[Tensor]) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_longlong]]:
-    n = len(tensors)
-    return (_pointer * n)(*(t.data_ptr() for t in tensors)), (_whole * n)(*(t.stride(0) for t in tensors))
+def _maybe(x: Tensor | None) -> tuple[int | None, int]:
+    return (None, 0) if x is None else (x.data_ptr(), x.stride(0))
+
+
+def _many(
+    tensors: Sequence[Tensor | None],
+) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_longlong]]:
+    found, n = [_maybe(t) for t in tensors], len(tensors)
+    return (_pointer * n)(*(pointer for pointer, _ in found)), (_whole * n)(*(stride for _, stride in found))
 
 
 def threads_for(x: Tensor) -> int:

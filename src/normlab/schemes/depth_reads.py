@@ -3,29 +3,49 @@
     keys    L = (v . w) / rms(v)                        one product per source, for all the queries still to come
     mix     o_s = sum_n softmax_n(L_ns) v_n             all queries s of a block at once; also lse_s = log sum_n exp L_ns
     merge   h = o + sigmoid(s - lse) (b - o)            one query and the open block's running sum b, s its key
+    attend  h = sum_n softmax_n(L_n) v_n                one query, few sources
 
-The softmax over {sources, b} is exactly the merge of the two parts (the paper's two phases). Each function is written
-with its derivative: what is kept for the backward pass are the sources, which are alive anyway, numbers per token, and
-one vector per read (none with `recompute`). All take tokens flattened to one axis, and statistics in float32 or better.
-Second derivatives are for `read="reference"`, torch.func or a compiler, which get the plain formulas.
+The softmax over {sources, b} is exactly the merge of the two parts (the paper's two phases). Merge and attend take the
+branch's RMSNorm along. Each function is written with its derivative: what is kept for the backward pass are the sources,
+which are alive anyway, numbers per token, and one vector per read (none with `recompute`).
+
+A function hands its sources on, as tensors of their own: who reads them next takes these. Their gradient then comes back
+through the function and is added in the same pass, where autograd would add it in passes of its own.
+
+All take tokens flattened to one axis, and statistics in float32 or better. Compilers get registered operations
+(ops/depth.py). Second derivatives are for `read="reference"` or torch.func, which get the plain formulas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
-from normlab.schemes import depth_kernels
-from normlab.schemes.depth_buffers import Basket, beside
 from normlab.schemes.norms import inverse_rms, precise
+from normlab.schemes.ops import depth
+from normlab.schemes.ops.depth_plain import joined, single, weighted_sum
 
-FUSED_TERMS = 128  # sources times queries up to which a compiler is given single terms to fuse, not a batched product
+Context = Any  # torch's, of an autograd.Function
+
+
+class Norm(NamedTuple):
+    """The RMSNorm that follows a read."""
+
+    gain: Tensor
+    eps: float
+
+    def of(self, h: Tensor) -> Tensor:
+        return self(h) if transformed() else handed_norm(h, self)[0]
+
+    def __call__(self, h: Tensor) -> Tensor:
+        """By plain operations."""
+        return (precise(h) * inverse_rms(h, self.eps) * precise(self.gain)).to(h.dtype)
 
 
 def transformed() -> bool:
@@ -46,148 +66,160 @@ def full_precision(device: torch.device) -> Any:
     return nullcontext()
 
 
-def keys(v: Tensor, queries: Tensor, eps: float | None) -> Tensor:
-    """Logits [tokens, queries] of the source v [tokens, d]; eps None leaves the keys as they are."""
-    if not plain():
-        return _Keys.apply(v, queries, eps)
-    logits = precise(v) @ queries.t()
-    return logits if eps is None else logits * inverse_rms(v, eps)
+def keys(v: Tensor, queries: Tensor, eps: float | None) -> tuple[Tensor, Tensor]:
+    """Logits [tokens, queries] of the source v [tokens, d], and v; eps None leaves the keys as they are."""
+    if transformed():
+        logits = precise(v) @ queries.t()
+        return logits if eps is None else logits * inverse_rms(v, eps), v
+    if torch.compiler.is_compiling():
+        return depth.keys.registered(v, queries, eps)[0], v
+    return _Keys.apply(v, queries, eps)
 
 
-def mix(
-    logits: Tensor, units: Sequence[Tensor], *, basket: Basket | None = None
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Log-sum-exp [tokens, queries], weights [tokens, sources, queries] and one output [tokens, d] for each query.
+def mix(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Log-sum-exp [tokens, queries], weights [tokens, sources, queries], an output [tokens, d] for each query; the units.
 
     `logits` is [tokens, sources, queries]; a unit is one source [tokens, d] or several, [tokens, sources, d].
     """
-    if not plain():
-        lse, alpha, *outputs = _Mix.apply(logits, basket, *units)
-        return lse, alpha, tuple(outputs)
-    lse = torch.logsumexp(logits, dim=1)
-    alpha = (logits - lse[:, None]).exp()
-    weights = alpha.to(units[0].dtype)
-    if weights.shape[1] * weights.shape[2] > FUSED_TERMS:
-        values = torch.cat(_joined(units), dim=1)
-        return lse, alpha, (weights.transpose(1, 2) @ values).unbind(1)
-    sources = _single(units)
-    outputs = [
-        sum((weight[:, None] * v for weight, v in zip(column.unbind(1), sources, strict=True)), start=0)
-        for column in weights.unbind(2)
-    ]
-    return lse, alpha, tuple(outputs)
+    if transformed():
+        lse = torch.logsumexp(logits, dim=1)
+        alpha = (logits - lse[:, None]).exp()
+        outputs = alpha.to(units[0].dtype).transpose(1, 2) @ torch.cat(joined(units), dim=1)
+        return lse, alpha, outputs.unbind(1), tuple(units)
+    if torch.compiler.is_compiling():
+        lse, alpha, found = depth.mix.registered(logits, list(units))
+        return lse, alpha, tuple(found), tuple(units)
+    lse, alpha, *rest = _Mix.apply(logits, *units)
+    return lse, alpha, tuple(rest[len(units) :]), tuple(rest[: len(units)])
+
+
+class Query(NamedTuple):
+    """w of one read (its gain folded in), and the eps of the keys' norm; None: no norm."""
+
+    vector: Tensor
+    eps: float | None
 
 
 def merge(
-    o: Tensor,
-    lse: Tensor,
-    b: Tensor,
-    query: Tensor,
-    eps: float | None,
-    *,
-    rebuild: Sequence[Tensor] = (),
-    basket: tuple[Basket, int] | None = None,
-) -> Tensor:
-    """h [tokens, d]. `rebuild`, the weights [tokens, sources] of o and its sources: keep these instead of o itself.
-
-    `basket`: where the gradient of o is collected, and its place there.
-    """
-    if not plain():
-        return _Merge.apply(o, lse, b, query, eps, basket, *rebuild)
-    s = (precise(b) * query).sum(-1)
-    if eps is not None:
-        s = s * inverse_rms(b, eps).squeeze(-1)
-    return o + torch.sigmoid(s - lse).to(o.dtype)[:, None] * (b - o)
+    o: Tensor, lse: Tensor, b: Tensor, query: Query, *, norm: Norm | None = None, rebuild: Sequence[Tensor] = ()
+) -> tuple[Tensor, Tensor]:
+    """h [tokens, d], or its norm, and b. `rebuild`, the weights [tokens, sources] of o and its sources: keep these
+    instead of o itself."""
+    w, eps = query
+    if transformed():
+        s = (precise(b) * w).sum(-1)
+        if eps is not None:
+            s = s * inverse_rms(b, eps).squeeze(-1)
+        h = o + torch.sigmoid(s - lse).to(o.dtype)[:, None] * (b - o)
+        return h if norm is None else norm(h), b
+    gain, norm_eps = (None, 0.0) if norm is None else norm
+    if torch.compiler.is_compiling():
+        return depth.merge.registered(o, lse, b, w, eps, gain, norm_eps)[0], b
+    return _Merge.apply(o, lse, b, w, eps, gain, norm_eps, *rebuild)
 
 
-def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    # vector_norm reads x once; squaring it would write it once more.
-    return torch.linalg.vector_norm(x, dim=-1).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+def attend(
+    logits: Sequence[Tensor], sources: Sequence[Tensor], *, norm: Norm | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """h [tokens, d], or its norm, for logits [tokens] of sources [tokens, d]; and the sources but the first."""
+    if transformed():
+        weights = torch.softmax(torch.stack(tuple(logits)), dim=0).to(sources[0].dtype)
+        h = (weights[..., None] * torch.stack(tuple(sources))).sum(0)
+        return h if norm is None else norm(h), tuple(sources[1:])
+    gain, eps = (None, 0.0) if norm is None else norm
+    if torch.compiler.is_compiling():
+        return depth.attend.registered(list(logits), list(sources), gain, eps)[0], tuple(sources[1:])
+    h, *handed = _Attend.apply(len(sources), gain, eps, *logits, *sources)
+    return h, tuple(handed)
 
 
-def _dots(x: Tensor, y: Tensor) -> Tensor:
-    """x . y over the last axis, in float32 or better."""
-    product = precise(x) * precise(y)
-    return torch.mv(product, product.new_ones(product.shape[-1]))
+def handed_norm(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """RMSNorm of x [..., d], and x for whoever goes past the norm."""
+    return _Normed.apply(x, norm.gain, norm.eps)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The numbers of a row side by side, for C; gradients of broadcasts come otherwise."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+class _Normed(torch.autograd.Function):
+    """RMSNorm that hands its input on. Where x is used twice, before and past a norm, one pass adds both gradients."""
+
+    @staticmethod
+    def forward(ctx: Context, x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        y, r = depth.rms.on(x)(x.reshape(-1, x.shape[-1]), gain, eps)
+        ctx.save_for_backward(x, gain, r)
+        ctx.eps = eps
+        ctx.set_materialize_grads(False)
+        return y.view(x.shape), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Context, dy: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, gain, r = ctx.saved_tensors
+        if dy is None:
+            return through, None, None
+        if torch.is_grad_enabled():  # a second derivative is wanted: only plain operations have one
+            return *_norm_gradients(dy, x, gain, ctx.eps, through), None
+        rows = x.reshape(-1, x.shape[-1])
+        past = None if through is None else _rows(through.reshape(rows.shape))
+        dx, dgain = depth.rms_backward.on(x)(_rows(dy.reshape(rows.shape)), rows, gain, r, past)
+        return dx.view(x.shape), dgain, None
+
+
+def _norm_gradients(dy: Tensor, x: Tensor, gain: Tensor, eps: float, through: Tensor | None) -> tuple[Tensor, Tensor]:
+    wide, exact, g, r = precise(dy), precise(x), precise(gain), inverse_rms(x, eps)
+    dx = r * g * wide - exact * r**3 * (wide * g * exact).mean(-1, keepdim=True)
+    dgain = (wide * exact * r).flatten(0, -2).sum(0).to(gain.dtype)
+    return (dx if through is None else dx + through).to(x.dtype), dgain
 
 
 class _Keys(torch.autograd.Function):
     """L = r (v . w), r = 1/rms(v):  dv = sum_w r dL w - v r^2 (sum_w dL L) / d,  dw = sum over tokens of r dL v"""
 
     @staticmethod
-    def forward(ctx: Any, v: Tensor, queries: Tensor, eps: float | None) -> Tensor:
-        exact = precise(v)
-        r = None if eps is None else _inverse_rms(exact, eps)
-        logits = exact @ queries.t()
-        if r is not None:
-            logits = logits.mul_(r[:, None])
+    def forward(ctx: Context, v: Tensor, queries: Tensor, eps: float | None) -> tuple[Tensor, Tensor]:
+        logits, r = depth.keys.on(v)(v, queries, eps)
         ctx.save_for_backward(v, queries, r, logits)
-        return logits
+        ctx.eps = eps
+        ctx.set_materialize_grads(False)
+        return logits, v.view_as(v)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Context, grad: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         v, queries, r, logits = ctx.saved_tensors
+        if grad is None:
+            return through, None, None
         with full_precision(v.device):
-            exact = precise(v)
-            if r is None:
-                return (grad @ queries).to(v.dtype), grad.t() @ exact, None
-            along = _dots(grad, logits).mul_(r).mul_(r)
-            grad = grad * r[:, None]
-            dv = (grad @ queries).addcmul_(exact, along[:, None], value=-1 / v.shape[-1])
-            return dv.to(v.dtype), grad.t() @ exact, None
+            return *depth.keys_backward.on(v)(grad, v, queries, r, logits, ctx.eps, through), None
 
 
 class _Mix(torch.autograd.Function):
     """a = softmax(L), o_s = sum_n a_ns v_n:  dv_n = sum_s a_ns do_s,  dL_ns = a_ns (do_s . v_n - do_s . o_s + dlse_s)"""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, basket: Basket | None, *units: Tensor) -> tuple[Tensor, ...]:
-        ctx.basket = basket
-        if (kernels := depth_kernels.usable(logits, *units)) is not None:
-            lse, alpha, outputs = kernels.mix_forward(logits.contiguous(), _single(units))
-            ctx.save_for_backward(alpha, *units)
-            ctx.mark_non_differentiable(alpha)
-            return lse, alpha, *outputs
-        lse = torch.logsumexp(logits, dim=1)
-        alpha = (logits - lse[:, None]).exp_()
+    def forward(ctx: Context, logits: Tensor, *units: Tensor) -> tuple[Tensor, ...]:
+        lse, alpha, outputs = depth.mix.on(logits)(logits, units)
         ctx.save_for_backward(alpha, *units)
         ctx.mark_non_differentiable(alpha)
-        weights = alpha.to(units[0].dtype)
-        if alpha.shape[2] == 1:
-            outputs = [weighted_sum(weights[:, :, 0], units)]
-        else:
-            parts = _joined(units)
-            slices = weights.split([part.shape[1] for part in parts], dim=1)
-            total = torch.bmm(slices[0].transpose(1, 2), parts[0])
-            for weight, part in zip(slices[1:], parts[1:], strict=True):
-                total.baddbmm_(weight.transpose(1, 2), part)
-            outputs = [*total.unbind(1)]
-        return lse, alpha, *outputs
+        ctx.set_materialize_grads(False)
+        return lse, alpha, *(unit.view_as(unit) for unit in units), *outputs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dlse: Tensor, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Context, dlse: Tensor | None, _: Tensor, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         alpha, *units = ctx.saved_tensors
-        if (kernels := depth_kernels.usable(alpha, *units, *grads)) is not None:
-            dunits = [torch.empty_like(unit, memory_format=torch.contiguous_format) for unit in units]
-            dlogits = kernels.mix_backward(
-                alpha.contiguous(), _single(units), grads, dlse.contiguous(), _single(dunits)
-            )
-            return dlogits, None, *dunits
-        weights = alpha.to(units[0].dtype)
-        if alpha.shape[2] == 1 and all(unit.dim() == 2 for unit in units):
-            dots = torch.stack([_dots(grads[0], unit) for unit in units], dim=1)[:, :, None]
-            dunits = [grads[0] * weights[:, n] for n in range(len(units))]
-        else:
-            do = beside(grads) if ctx.basket is None else ctx.basket.empty(grads)
-            parts = _joined(units)
-            dots = torch.cat([torch.bmm(part, do.transpose(1, 2)) for part in parts], dim=1)
-            dparts = [torch.bmm(w, do) for w in weights.split([part.shape[1] for part in parts], dim=1)]
-            dunits = _parted(dparts, units)
-        dots = precise(dots)
-        mean = (alpha * dots).sum(1, keepdim=True)
-        return alpha * (dots - mean + dlse[:, None]), None, *dunits
+        through, given = grads[: len(units)], grads[len(units) :]
+        if dlse is None and all(grad is None for grad in given):
+            return None, *through
+        tokens, _, queries = alpha.shape
+        shape = (tokens, units[0].shape[-1])
+        outputs = [units[0].new_zeros(shape) if grad is None else _rows(grad) for grad in given]
+        dlse = alpha.new_zeros(tokens, queries) if dlse is None else dlse
+        past = [None if grad is None else _rows(grad) for grad in through]
+        dlogits, dunits = depth.mix_backward.on(alpha)(alpha, units, outputs, dlse, past)
+        return dlogits, *dunits
 
 
 class _Merge(torch.autograd.Function):
@@ -195,76 +227,47 @@ class _Merge(torch.autograd.Function):
     db = g dh + ds (r w - s r^2 b / d),  dw = sum over tokens of ds r b"""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        o: Tensor,
-        lse: Tensor,
-        b: Tensor,
-        query: Tensor,
-        eps: float | None,
-        basket: tuple[Basket, int] | None,
-        *rebuild: Tensor,
-    ) -> Tensor:
-        if (kernels := depth_kernels.usable(b, o, query, lse[:, None])) is not None:
-            h, stats = kernels.merge_forward(o, lse, b, query, eps)
-        else:
-            exact = precise(b)
-            r = torch.ones_like(lse) if eps is None else _inverse_rms(exact, eps)
-            s = torch.mv(exact, query).mul_(r)
-            gate = torch.sigmoid(s - lse)
-            h, stats = torch.lerp(o, b, gate.to(o.dtype)[:, None]), torch.stack([r, s, gate])
-        ctx.rebuilds, ctx.basket, ctx.normed = bool(rebuild), basket, eps is not None
-        ctx.save_for_backward(b, query, stats, *(rebuild or (o,)))
-        return h
+    def forward(ctx: Context, o: Tensor, lse: Tensor, b: Tensor, query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        eps, gain, norm_eps, *rebuild = rest
+        h, stats = depth.merge.on(b)(o, lse, b, query, eps, gain, norm_eps)
+        ctx.rebuilds, ctx.eps, ctx.rest = bool(rebuild), eps, len(rebuild)
+        ctx.save_for_backward(b, query, stats, gain, *(rebuild or (o,)))
+        ctx.set_materialize_grads(False)
+        return h, b.view_as(b)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        b, query, stats, *kept = ctx.saved_tensors
+    def backward(ctx: Context, grad: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        b, query, stats, gain, *kept = ctx.saved_tensors
+        nothing = [None] * ctx.rest
+        if grad is None:
+            return None, None, through, None, None, None, None, *nothing
         o = weighted_sum(kept[0].to(b.dtype), kept[1:]) if ctx.rebuilds else kept[0]
-        place = None if ctx.basket is None or precise(dh).dtype != o.dtype else ctx.basket[0].place(ctx.basket[1], o)
-        rest = [None] * (2 + (len(kept) if ctx.rebuilds else 0))
-        if (kernels := depth_kernels.usable(b, o, query, dh)) is not None:
-            return *kernels.merge_backward(dh, o, b, query, ctx.normed, stats, place), *rest
-        # Memory traffic is the whole cost here: one buffer serves for dh (b - o), for g dh and for db.
-        r, s, gate = stats
-        exact, wide = precise(b), precise(dh)
-        buffer = torch.sub(exact, precise(o)).mul_(wide)
-        ds = torch.mv(buffer, buffer.new_ones(buffer.shape[1])).mul_(gate * (1 - gate))
-        through = torch.mul(wide, gate[:, None], out=buffer)
-        do = (wide - through).to(o.dtype) if place is None else torch.sub(wide, through, out=place)
-        pull = ds * r
-        db = through.addr_(pull, query)
-        if ctx.normed:
-            db = db.addcmul_(exact, (pull * r * s)[:, None], value=-1 / b.shape[-1])
-        dquery = torch.mv(exact.t(), pull)
-        return do, -ds, db.to(b.dtype), dquery, *rest
+        past = None if through is None else _rows(through)
+        do, dlse, db, dquery, dgain = depth.merge_backward.on(b)(_rows(grad), o, b, query, stats, ctx.eps, gain, past)
+        return do, dlse, db, dquery, None, None if gain is None else dgain, None, *nothing
 
 
-def weighted_sum(weights: Tensor, units: Sequence[Tensor]) -> Tensor:
-    """sum_n weights[:, n] v_n for one query, without a stacked copy."""
-    total, n = None, 0
-    for unit in units:
-        for v in (unit,) if unit.dim() == 2 else unit.unbind(1):
-            weight = weights[:, n, None]
-            total = weight * v if total is None else total.addcmul_(weight, v)
-            n += 1
-    assert total is not None
-    return total
+class _Attend(torch.autograd.Function):
+    """a = softmax(L), h = sum_n a_n v_n:  dv_n = a_n dh,  dL_n = a_n (dh . v_n - dh . h)"""
+
+    @staticmethod
+    def forward(ctx: Context, count: int, gain: Tensor | None, eps: float, *rest: Tensor) -> tuple[Tensor, ...]:
+        logits, sources = rest[:count], rest[count:]
+        h, alpha, scale = depth.attend.on(sources[0])(logits, sources, gain, eps)
+        ctx.save_for_backward(alpha, gain, scale, *sources)
+        ctx.set_materialize_grads(False)
+        return h, *(v.view_as(v) for v in sources[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Context, grad: Tensor | None, *handed: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        alpha, gain, scale, *sources = ctx.saved_tensors
+        if grad is None:
+            return None, None, None, *([None] * len(sources)), None, *handed
+        past = [None, *(None if one is None else _rows(one) for one in handed)]
+        dlogits, dsources, dgain = depth.attend_backward.on(grad)(_rows(grad), alpha, sources, gain, scale, past)
+        return None, None if gain is None else dgain, None, *dlogits.unbind(0), *dsources
 
 
-def _single(units: Sequence[Tensor]) -> list[Tensor]:
-    """The units' sources, [tokens, d] each."""
-    return [v for unit in units for v in ((unit,) if unit.dim() == 2 else unit.unbind(1))]
-
-
-def _joined(units: Sequence[Tensor]) -> list[Tensor]:
-    """The units as [tokens, sources, d]; single ones side by side (`beside`), for one batched product."""
-    singles = [unit for unit in units if unit.dim() == 2]
-    return [*([beside(singles)] if singles else []), *(unit for unit in units if unit.dim() == 3)]
-
-
-def _parted(grads: Sequence[Tensor], units: Sequence[Tensor]) -> list[Tensor]:
-    """Undo `_joined`. Single units come first in every call."""
-    singles = sum(unit.dim() == 2 for unit in units)
-    return [*(grads[0].unbind(1) if singles else []), *grads[bool(singles) :]]
+__all__ = ["attend", "full_precision", "handed_norm", "keys", "merge", "mix", "plain", "single", "transformed"]

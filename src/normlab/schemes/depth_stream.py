@@ -18,12 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import InputError
-from normlab.schemes import depth_kernels
 from normlab.schemes.base import GPT2, Branch, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig, lookup_row
-from normlab.schemes.depth_buffers import Basket, Shelf, shelve
-from normlab.schemes.depth_reads import full_precision, keys, merge, mix, plain
-from normlab.schemes.norms import inverse_rms, precise
+from normlab.schemes.depth_reads import Norm, Query, attend, full_precision, keys, merge, mix
+from normlab.schemes.norms import RMSNorm, inverse_rms, precise, watched
 from normlab.schemes.placement import Placement, PlacementConfig
 
 AHEAD = 8  # reads of Full that are computed together
@@ -36,12 +34,18 @@ class Ahead(NamedTuple):
     queries: tuple[Tensor, ...]  # its rows
     units: tuple[Tensor, ...]
     logits: tuple[tuple[Tensor, ...], ...]  # of each unit, for the reads of each block that has not ended
-    inner: tuple[Tensor, ...] = ()  # logits of the sources that this block added (Full)
+    inner: tuple[Inner, ...] = ()  # the sources that this block added (Full)
     outputs: tuple[Tensor, ...] = ()  # of the reads of this block that are still to come, over the units
     lse: tuple[Tensor, ...] = ()
     weights: tuple[Tensor, ...] = ()
-    basket: Basket | None = None  # for the gradients of `outputs`
-    shelf: Shelf | None = None  # for the sources to come (Block)
+
+
+class Inner(NamedTuple):
+    """A source [tokens, d] that a block of Full has added."""
+
+    source: Tensor
+    here: tuple[Tensor, ...]  # its logits [tokens] for the reads of this block that were to come
+    later: Tensor  # [tokens, reads of later blocks]
 
 
 class Sources(NamedTuple):
@@ -59,12 +63,19 @@ class Sources(NamedTuple):
         return self.closed if self.partial is None else (*self.closed, self.partial)
 
 
+class Seen(NamedTuple):
+    """What a fast read leaves for its write: the stream that it read, and how that goes on."""
+
+    before: Sources
+    after: Sources
+
+
 class Kept(NamedTuple):
     """What a row needs for its write beside what is known ahead: the read, and the skip if it is not the read."""
 
-    ahead: Ahead | None
+    seen: Seen | None
     h: Tensor
-    skip: Tensor | None
+    skip: Any
 
 
 class Placed(Placement):
@@ -145,34 +156,31 @@ class DepthAttention(Scheme):
         return Sources((self._source(x if self.placed is None else self.placed.open(x)),))
 
     def read(self, stream: Sources, site: Site) -> tuple[Tensor, Any]:
-        h, ahead = self._attend(stream, site.index)
-        x = self.enter(h, site)
+        norm = self._norm_after(stream, site)
+        h, seen = self._attend(stream, site.index, norm)
+        x = h if norm is not None else self.enter(h, site)
         if self.placed is None:
-            return x, ahead
+            return x, seen
         x, skip = self.placed.read(x, site)
-        return x, Kept(ahead, h, skip)
+        return x, Kept(seen, h, skip)
 
     def write(self, stream: Sources, y: Tensor, carry: Any, site: Site) -> Sources:
         if isinstance(carry, Kept):
             assert self.placed is not None
-            y, carry = self.placed.added(y, carry, site), carry.ahead
+            y, carry = self.placed.added(y, carry, site), carry.seen
         v = self.leave(y, site).to(stream.closed[0].dtype)  # under autocast a branch may answer in half precision
         if v.shape != stream.closed[0].shape:
             shapes = f"{list(v.shape)}, but the stream holds sources of {list(stream.closed[0].shape)}"
             raise InputError(f"branch {site.index} gave {shapes}: a branch answers in the shape that it was given")
-        ends = site.index in self.ends
-        if ends and carry is not None and carry.shelf is not None:
-            first, second = (v, None) if stream.partial is None else (_flat(stream.partial), _flat(v))
-            partial = shelve(_flat(first), second, carry.shelf, len(stream.closed)).view(v.shape)
-        else:
-            partial = v if stream.partial is None else stream.partial + v
-        if not ends:
-            return Sources(stream.closed, partial, carry)
-        closed = (*stream.closed, partial)
-        if carry is None:
-            return Sources(closed)
+        # What was read ahead belongs to the stream that was read, and to no other.
+        closed, before, ahead = carry.after if carry is not None and same(carry.before, stream) else (*stream[:2], None)
+        partial = v if before is None else before + v
+        if site.index not in self.ends:
+            return Sources(closed, partial, ahead)
+        if ahead is None:
+            return Sources((*closed, partial))
         with full_precision(partial.device):
-            return self._closed(closed, carry, site.index + 1)
+            return self._closed((*closed, partial), ahead, site.index + 1)
 
     def close(self, stream: Sources) -> Tensor:
         if self.config.output_read:
@@ -191,12 +199,25 @@ class DepthAttention(Scheme):
         return Sources(parts.settled, parts.moving[0] if parts.moving else None)
 
     # -- one read, either way ----------------------------------------------------------------------------------------
-    def _attend(self, stream: Sources, read: int) -> tuple[Tensor, Ahead | None]:
-        """h of one read, and what is known ahead of the next ones."""
-        if not self.config.reads_fast or self._tape is not None:
+    def _attend(self, stream: Sources, read: int, norm: Norm | None = None) -> tuple[Tensor, Seen | None]:
+        """h of one read, or its norm, and how the stream goes on."""
+        if not self._fast:
             return self.attend(stream.all, read), None
         with full_precision(stream.closed[0].device):
-            return self._attend_ahead(stream, read)
+            h, after = self._attend_ahead(stream, read, norm)
+        return h, Seen(stream, after)
+
+    @property
+    def _fast(self) -> bool:
+        return self.config.reads_fast and self._tape is None
+
+    def _norm_after(self, stream: Sources, site: Site) -> Norm | None:
+        """The branch's norm, if the read may take it along: a plain RMSNorm, and nobody who looks in between."""
+        norm = self.pre[site.index]
+        if type(norm) is not RMSNorm or not self._fast or torch.compiler.is_compiling() or watched(norm):
+            return None
+        own = "enter" not in self.__dict__ and type(self).enter is Scheme.enter
+        return Norm(norm.weight, norm.eps) if own and norm.weight.dtype == stream.closed[0].dtype else None
 
     # -- the reference -----------------------------------------------------------------------------------------------
     def attend(self, sources: tuple[Tensor, ...], read: int) -> Tensor:
@@ -226,26 +247,27 @@ class DepthAttention(Scheme):
     def _eps(self) -> float | None:
         return self.config.key_eps if self.config.key_norm else None
 
-    def _attend_ahead(self, stream: Sources, read: int) -> tuple[Tensor, Ahead]:
+    def _attend_ahead(self, stream: Sources, read: int, norm: Norm | None) -> tuple[Tensor, Sources]:
         first, end = self.block_of[read]
+        closed, partial, shape = stream.closed, stream.partial, stream.closed[0].shape
         ahead = stream.ahead or self._look_back(stream, first, read)
         if not ahead.outputs:
             ahead = self._look_ahead(ahead)
-        shape, offset = stream.closed[0].shape, read - end  # outputs are counted from the block's end
+        offset = read - end  # outputs are counted from the block's end
         o, lse = ahead.outputs[offset], ahead.lse[offset]
         if ahead.inner:
-            added = [_flat(v) for v in stream.closed[-len(ahead.inner) :]]
-            logits = torch.stack([lse, *(inner[:, offset] for inner in ahead.inner)], dim=1)
-            _, _, (h,) = mix(logits[:, :, None], [o, *added])
-        elif stream.partial is not None:
-            rebuild = (ahead.weights[offset], *ahead.units) if self.config.recompute and ahead.weights else ()
-            basket = None if ahead.basket is None else (ahead.basket, offset + ahead.basket.count)
-            b = _flat(stream.partial)
-            h = merge(o, lse, b, ahead.queries[read], self._eps, rebuild=rebuild, basket=basket)
+            logits = [lse, *(inner.here[offset] for inner in ahead.inner)]
+            h, sources = attend(logits, [o, *(inner.source for inner in ahead.inner)], norm=norm)
+            inner = tuple(one._replace(source=v) for one, v in zip(ahead.inner, sources, strict=True))
+            ahead = ahead._replace(inner=inner)
+        elif partial is not None:
+            rebuild = (ahead.weights[offset], *ahead.units) if ahead.weights else ()
+            query = Query(ahead.queries[read], self._eps)
+            h, b = merge(o, lse, _flat(partial), query, norm=norm, rebuild=rebuild)
+            partial = b.view(shape)
         else:
-            # The outputs lie in one buffer, and whoever keeps this one keeps them all.
-            h = o.clone() if ahead.weights else o
-        return h.reshape(shape), ahead
+            h = o if norm is None else norm.of(o)
+        return h.view(shape), Sources(closed, partial, ahead)
 
     def _look_back(self, stream: Sources, first: int, read: int) -> Ahead:
         """From the sources alone: keys of what was closed before this block, and of what it has added (Full)."""
@@ -255,38 +277,35 @@ class DepthAttention(Scheme):
             queries = queries * self.key_gain.to(dtype)
         ahead = Ahead(queries, queries.unbind(0), (), ())
         if not self.single:
-            if len(stream.closed) == 1 and self._side_by_side(stream.closed[0]):
-                embedding = _flat(stream.closed[0])
-                shelf = Shelf(embedding, len(self.ends) + 1)
-                return self._with_unit(ahead._replace(shelf=shelf), shelve(embedding, None, shelf, 0), read)
             for source in stream.closed:
                 ahead = self._with_unit(ahead, _flat(source), read)
             return ahead
         before = first + 1  # read l of Full sees l + 1 sources
-        ahead = self._with_unit(ahead, _unit(stream.closed[:before]), read)
+        ahead = self._with_unit(ahead, _unit([_flat(v) for v in stream.closed[:before]]), read)
         for source in stream.closed[before:]:
             ahead = self._with_inner(ahead, source, read)
         return ahead
 
-    def _side_by_side(self, x: Tensor) -> bool:
-        """Do batched products read these sources? Compilers and kernels take them from wherever they lie."""
-        return not self.single and not plain() and depth_kernels.usable(x) is None
-
     def _with_unit(self, ahead: Ahead, unit: Tensor, read: int) -> Ahead:
-        """One more unit, with its keys for all reads from `read` on, split by block."""
-        logits = keys(unit.reshape(-1, unit.shape[-1]), ahead.table[read:], self._eps)
+        """One more unit, with its keys for all reads from `read` on."""
+        logits, rows = keys(unit.reshape(-1, unit.shape[-1]), ahead.table[read:], self._eps)
         sources = unit.shape[1] if unit.dim() == 3 else 1
         logits = logits.view(unit.shape[0], sources, logits.shape[-1])  # [tokens, sources, reads]
+        return self._with_logits(ahead, rows.view(unit.shape), logits, read)
+
+    def _with_logits(self, ahead: Ahead, unit: Tensor, logits: Tensor, read: int) -> Ahead:
+        """One more unit, with its logits for all reads from `read` on, split by block."""
         sizes = [end - max(first, read) for first, end in self.schedule if end > read]
         return ahead._replace(
             units=(*ahead.units, unit), logits=(*ahead.logits, logits.split(sizes, dim=-1)), outputs=(), inner=()
         )
 
     def _with_inner(self, ahead: Ahead, source: Tensor, read: int) -> Ahead:
-        """One more source inside a block of Full, with its keys for the block's reads from `read` on."""
+        """One more source inside a block of Full, with its keys for all reads from `read` on."""
         _, end = self.block_of[read]
-        logits = keys(_flat(source), ahead.table[read:end], self._eps)
-        return ahead._replace(inner=(*ahead.inner, logits))
+        logits, source = keys(_flat(source), ahead.table[read:], self._eps)
+        here, later = logits.split([end - read, logits.shape[1] - (end - read)], dim=1)
+        return ahead._replace(inner=(*ahead.inner, Inner(source, here.unbind(1), later)))
 
     def _look_ahead(self, ahead: Ahead) -> Ahead:
         """Phase one: every read of the block that is left, over all units."""
@@ -294,28 +313,32 @@ class DepthAttention(Scheme):
         rest = tuple(blocks[1:] for blocks in ahead.logits)
         if logits.shape[1] == 1:  # one source: its weight is one
             outputs = ahead.units * logits.shape[2]
-            return ahead._replace(logits=rest, outputs=outputs, lse=logits[:, 0].unbind(1), weights=(), basket=None)
-        basket = Basket(logits.shape[2]) if self._side_by_side(ahead.units[0]) else None
-        lse, weights, outputs = mix(logits, ahead.units, basket=basket)
+            return ahead._replace(logits=rest, outputs=outputs, lse=logits[:, 0].unbind(1), weights=())
+        lse, weights, outputs, units = mix(logits, ahead.units)
         kept = weights.unbind(2) if self.config.recompute else ()
-        return ahead._replace(logits=rest, outputs=outputs, lse=lse.unbind(1), weights=kept, basket=basket)
+        return ahead._replace(units=units, logits=rest, outputs=outputs, lse=lse.unbind(1), weights=kept)
 
     def _closed(self, closed: tuple[Tensor, ...], ahead: Ahead, read: int) -> Sources:
         """A source has closed, and `read` is next: show it to the reads to come."""
         if read == self.schedule[-1][1]:  # nobody reads on
             return Sources(closed)
-        starts = any(first == read for first, _ in self.schedule)
         if not self.single:
             return Sources(closed, None, self._with_unit(ahead, _flat(closed[-1]), read))
-        if not starts:
+        if not any(first == read for first, _ in self.schedule):
             return Sources(closed, None, self._with_inner(ahead, closed[-1], read))
-        known = sum(unit.shape[1] if unit.dim() == 3 else 1 for unit in ahead.units)
-        if known == 1:  # the embedding joins the first group
-            known, ahead = 0, ahead._replace(units=(), logits=())
-        unit = _unit(closed[known:])
+        logits, last = keys(_flat(closed[-1]), ahead.table[read:], self._eps)
+        unit = _unit([*(inner.source for inner in ahead.inner), last])
+        known = len(closed) - len(ahead.inner) - 1
         # The sources are views of their unit from here on: nothing is held twice.
-        views = [v.view_as(closed[0]) for v in unit.unbind(1)]
-        return Sources((*closed[:known], *views), None, self._with_unit(ahead, unit, read))
+        views = [v.view_as(closed[0]) for v in unit.unbind(1)] if unit.dim() == 3 else [unit.view_as(closed[0])]
+        later = torch.stack([*(inner.later for inner in ahead.inner), logits], dim=1)
+        return Sources((*closed[:known], *views), None, self._with_logits(ahead, unit, later, read))
+
+
+def same(one: Sources, other: Sources) -> bool:
+    """The same tensors, not equal ones."""
+    pairs = zip(one.all, other.all, strict=False)
+    return one is other or (len(one.all) == len(other.all) and all(a is b for a, b in pairs))
 
 
 def _schedule(sizes: list[int], reads: int, single: bool) -> list[tuple[int, int]]:
@@ -331,8 +354,8 @@ def _flat(source: Tensor) -> Tensor:
     return source.reshape(-1, source.shape[-1])
 
 
-def _unit(sources: tuple[Tensor, ...]) -> Tensor:
-    return _flat(sources[0]) if len(sources) == 1 else torch.stack([_flat(source) for source in sources], dim=1)
+def _unit(sources: list[Tensor]) -> Tensor:
+    return sources[0] if len(sources) == 1 else torch.stack(sources, dim=1)
 
 
 def sum_all(sources: tuple[Tensor, ...]) -> Tensor:

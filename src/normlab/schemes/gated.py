@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from normlab.errors import ConfigError
 from normlab.schemes.base import Access, Card, Frame, Growth, Scheme, SchemeConfig, Site, applied
-from normlab.schemes.depth_kernels import Kernels
+from normlab.schemes.depth_kernels import Kernels, usable
 from normlab.schemes.hyper import (
     StreamHead,
     Streams,
-    Weights,
     growth_law,
     mean_bias,
     normed_product,
     read_streams,
     sigmoid,
 )
-from normlab.schemes.norms import RMSNorm
-from normlab.schemes.ops.streams import Gates, sigmoid_read
+from normlab.schemes.norms import RMSNorm, traced, watched
+from normlab.schemes.ops.gated import gated_read
+from normlab.schemes.ops.streams import Gates, Slices, sigmoid_read, write
 
 
 class IndependentHyperConnections(SchemeConfig):
@@ -99,28 +99,23 @@ class IndependentStream(Streams):
         self.bias.zero_()
         self.bias[:, :n] = mean_bias(n)
 
-    def gates(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor]:
-        """pre and post, [..., n] each, in float32 or better."""
-        i, config = site.index, self.config
-        logits = normed_product(streams.flatten(-2), self.project[i], self.frame.eps).unflatten(-1, (2, -1))
-        pre, post = (logits * self.alpha[i, :, None] + self.bias[i].view(2, -1)).unbind(-2)
-        return torch.sigmoid(pre) + config.eps, config.magnitude * torch.sigmoid(post) + config.eps
+    unmixed = True
 
-    def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
-        pre, post = self.gates(streams, site)
-        return pre, post, torch.eye(self.streams, dtype=pre.dtype, device=pre.device)
+    def product(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor]:
+        logits, flat = normed_product(streams.flatten(-2), self.slice("project", site), self.frame.eps)
+        return logits, flat.view(streams.shape)
+
+    def gates(self, logits: Tensor | None, site: Site) -> tuple[Tensor, Tensor, None]:
+        assert logits is not None
+        config, alpha, bias = self.config, self.slice("alpha", site), self.slice("bias", site)
+        pre, post = torch.addcmul(bias.view(2, -1), logits.unflatten(-1, (2, -1)), alpha[:, None]).unbind(-2)
+        return torch.sigmoid(pre) + config.eps, config.magnitude * torch.sigmoid(post) + config.eps, None
 
     def in_one(self, x: Tensor, site: Site, norm: RMSNorm, kernels: Kernels) -> tuple[Tensor, ...]:
         config = self.config
         gates = Gates(pre_eps=config.eps, size=config.magnitude, post_eps=config.eps, norm_eps=self.frame.eps)
         project, alpha, bias = (self.slice(name, site) for name in ("project", "alpha", "bias"))
         return sigmoid_read(x, project, alpha, bias, norm=norm, gates=gates, kernels=kernels)
-
-    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights]:
-        if (found := self.read_in_one(stream, site)) is not None:
-            return found
-        pre, post = (self.weigh(gate).to(stream.dtype) for gate in self.gates(stream, site))
-        return self.enter(read_streams(stream, pre), site), Weights(None, post)
 
     def close(self, stream: Tensor) -> Tensor:
         weights = self.weigh(self.head(stream)).to(stream.dtype)
@@ -176,9 +171,11 @@ class GatedResidual(SchemeConfig):
 
 
 class Normed(NamedTuple):
-    """What a read leaves for its write."""
+    """What a read leaves for its write: the weights, and the streams if the read in one piece has handed them on."""
 
     post: Tensor  # [..., n]
+    streams: Tensor | None = None  # [tokens, n, d]
+    read: Tensor | None = None  # what was read
 
 
 class GatedResidualStream(Scheme):
@@ -199,6 +196,7 @@ class GatedResidualStream(Scheme):
         self.down = nn.Parameter(torch.empty(count + 1, rank, n * d))
         self.up = nn.Parameter(torch.empty(count + 1, n * d, rank))
         self.inject = nn.Parameter(torch.empty(count, n, n * d))
+        self.slices = Slices()
         self.fill()
 
     @torch.no_grad()
@@ -220,13 +218,39 @@ class GatedResidualStream(Scheme):
         gates = torch.sigmoid(F.linear(F.silu(F.linear(flat, self.down[read]) / n), self.up[read]))
         return (gates.view(normed.shape).to(normed.dtype) * normed).mean(-2)
 
+    def read_in_one(self, stream: Tensor, site: Site) -> tuple[Tensor, Normed] | None:
+        """The read as one function (ops/gated.py), where it has the kernels and nobody looks inside."""
+        norms = [*self.norms[site.index].children()]
+        own = self.__dict__.keys().isdisjoint({"enter", "normed", "mixed"}) and type(self) is GatedResidualStream
+        if self._tape is not None or not own or torch.is_autocast_enabled("cpu"):
+            return None
+        if not all(type(norm) is RMSNorm and not watched(norm) for norm in norms):
+            return None
+        weights = [norm.weight for norm in norms if isinstance(norm, RMSNorm)]
+        names = ("down", "up", "inject")
+        if traced() or (kernels := usable(stream, *weights, *(getattr(self, name) for name in names))) is None:
+            return None
+        down, up, inject = (self.slices.of(name, getattr(self, name), site.index) for name in names)
+        x = stream.reshape(-1, *stream.shape[-2:])
+        z, post, streams = gated_read(x, (torch.stack(weights), down, up, inject), eps=self.frame.eps, kernels=kernels)
+        return self.enter(z.view(*stream.shape[:-2], -1), site), Normed(post, streams, stream)
+
     def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Normed]:
+        if (found := self.read_in_one(stream, site)) is not None:
+            return found
         normed = self.normed(stream, site.index)
         post = 2 * torch.sigmoid(F.linear(normed.flatten(-2), self.inject[site.index]) / self.config.streams)
         return self.enter(self.mixed(normed, site.index), site), Normed(post.to(stream.dtype))
 
     def write(self, stream: Tensor, y: Tensor, carry: Normed, site: Site) -> Tensor:
-        return torch.addcmul(stream, carry.post.unsqueeze(-1), self.leave(y, site).unsqueeze(-2).to(stream.dtype))
+        y = self.leave(y, site).to(stream.dtype)
+        if carry.streams is None:
+            return torch.addcmul(stream, carry.post.unsqueeze(-1), y.unsqueeze(-2))
+        streams = carry.streams if carry.read is stream else stream.reshape(carry.streams.shape)
+        y = y.reshape(-1, y.shape[-1])
+        if (kernels := usable(streams, y)) is None:
+            return torch.addcmul(streams, carry.post.unsqueeze(-1), y.unsqueeze(-2)).view(stream.shape)
+        return write(streams, y, None, carry.post, kernels).view(stream.shape)
 
     def close(self, stream: Tensor) -> Tensor:
         return self._read(self.mixed(self.normed(stream, len(self.frame.sites)), len(self.frame.sites)))

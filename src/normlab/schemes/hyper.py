@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from normlab.errors import ConfigError
 from normlab.schemes.base import GPT2, Access, Card, Frame, Growth, Scheme, SchemeConfig, Site, applied
 from normlab.schemes.depth_kernels import Kernels, usable
-from normlab.schemes.depth_reads import full_precision, keys
-from normlab.schemes.norms import RMSNorm, precise
+from normlab.schemes.depth_reads import Norm, full_precision, keys
+from normlab.schemes.norms import RMSNorm, precise, traced, watched
+from normlab.schemes.ops.depth import fuses
 from normlab.schemes.ops.streams import Slices, kernels_for, read, tanh_read, write
+from normlab.schemes.ops.streams_device import device_read, device_write
 
 Matrix = list[list[float]]
 
@@ -119,17 +121,18 @@ def write_streams(streams: Tensor, y: Tensor, weights: Weights) -> Tensor:
     return torch.baddbmm(added, res, streams.reshape(-1, n, d)).view(streams.shape)
 
 
-def normed_product(x: Tensor, matrix: Tensor, eps: float) -> Tensor:
-    """RMSNorm(x) matrix, in float32 or better, without materialising the normalised copy: 1/rms factors out."""
+def normed_product(x: Tensor, matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm(x) matrix, in float32 or better, without materialising the normalised copy: 1/rms factors out. And x."""
     with full_precision(x.device):
-        found = keys(x.reshape(-1, x.shape[-1]), matrix.to(precise(x).dtype).t(), eps)
-    return found.view(*x.shape[:-1], found.shape[-1])
+        found, rows = keys(x.reshape(-1, x.shape[-1]), precise(matrix).t(), eps)
+    return found.view(*x.shape[:-1], found.shape[-1]), rows.view(x.shape)
 
 
 class Streams(Scheme):
     """n streams X in [..., n, d]: X <- res X + post (x) F(N(pre . X)), with the coefficients of a subclass."""
 
     init = GPT2
+    unmixed = False  # res is the identity
 
     def __init__(self, config: SchemeConfig, frame: Frame, *, streams: int, closes_at: float) -> None:
         if streams > frame.dim:
@@ -143,9 +146,20 @@ class Streams(Scheme):
         self.final = frame.new_norm(eps=frame.eps * closes_at**2)
         self.slices = Slices()
 
-    @abstractmethod
     def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
         """pre [..., n], post [..., n] and res [..., n, n], in float32 or better."""
+        pre, post, res = self.gates(self.product(streams, site)[0], site)
+        if res is None:
+            return pre, post, torch.eye(self.streams, dtype=pre.dtype, device=pre.device)
+        return pre, post, res
+
+    @abstractmethod
+    def product(self, streams: Tensor, site: Site) -> tuple[Tensor | None, Tensor]:
+        """What the coefficients depend on, if on anything, and the streams for whoever comes next."""
+
+    @abstractmethod
+    def gates(self, logits: Tensor | None, site: Site) -> tuple[Tensor, Tensor, Tensor | None]:
+        """pre, post and res (None: the streams are not mixed) from that product, in float32 or better."""
 
     def open(self, x: Tensor) -> Tensor:
         return self._source(x).unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1])
@@ -170,27 +184,52 @@ class Streams(Scheme):
     @property
     def _own_coefficients(self) -> bool:
         """Are the coefficients those that `in_one` computes, and not somebody's own, and does nobody look at the read?"""
-        if self.__dict__.keys() & {"coefficients", "enter"} or type(self).enter is not Scheme.enter:
+        if self.__dict__.keys() & {"coefficients", "gates", "product", "enter"} or type(self).enter is not Scheme.enter:
             return False
-        first = next(c for c in type(self).__mro__ if "coefficients" in c.__dict__ or "in_one" in c.__dict__)
-        return "coefficients" in first.__dict__ and "in_one" in first.__dict__
+        names = ("coefficients", "gates", "product", "in_one")
+        first = next(c for c in type(self).__mro__ if any(name in c.__dict__ for name in names))
+        return "coefficients" not in first.__dict__ and "in_one" in first.__dict__
 
     def slice(self, name: str, site: Site) -> Tensor:
-        return self.slices.of(name, getattr(self, name), site.index)
+        """The site's part of a parameter [branches, ...]."""
+        parameter: Tensor = getattr(self, name)
+        return parameter[site.index] if traced() else self.slices.of(name, parameter, site.index)
 
     def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights]:
         if (found := self.read_in_one(stream, site)) is not None:
             return found
+        if self._own_coefficients and (norm := self._norm_after(stream, site)) is not None:
+            return self._read_in_passes(stream, site, norm)
         pre, post, res = (self.weigh(c).to(stream.dtype) for c in self.coefficients(stream, site))
-        return self.enter(read_streams(stream, pre), site), Weights(res, post)
+        return self.enter(read_streams(stream, pre), site), Weights(None if self.unmixed else res, post)
+
+    def _read_in_passes(self, stream: Tensor, site: Site, norm: Norm) -> tuple[Tensor, Weights]:
+        """On a device: product, gates, N(pre . X); each pass hands the streams on, and the last one to the write."""
+        shape, n = stream.shape, self.streams
+        logits, streams = self.product(stream, site)
+        pre, post, res = self.gates(logits, site)
+        y, streams = device_read(streams.reshape(-1, *shape[-2:]), pre.expand(shape[:-1]).reshape(-1, n), norm)
+        res = None if res is None else res.expand(*shape[:-1], n).reshape(-1, n, n)
+        carry = Weights(res, post.expand(shape[:-1]).reshape(-1, n), streams)
+        return y.view(*shape[:-2], shape[-1]), carry
+
+    def _norm_after(self, stream: Tensor, site: Site) -> Norm | None:
+        """The branch's norm, if a device's read may take it along: a plain RMSNorm that nobody watches."""
+        norm = self.pre[site.index]
+        if not fuses(stream) or type(norm) is not RMSNorm or watched(norm) or traced():
+            return None
+        alone = self._tape is None and "enter" not in self.__dict__ and type(self).enter is Scheme.enter
+        return Norm(norm.weight, norm.eps) if alone and norm.weight.dtype == stream.dtype else None
 
     def write(self, stream: Tensor, y: Tensor, carry: Weights, site: Site) -> Tensor:
         y = self.leave(y, site)
         if carry.streams is None:
             return write_streams(stream, y, carry)
-        same = carry.streams.data_ptr() == stream.data_ptr() and carry.streams.numel() == stream.numel()
+        same = carry.streams.numel() == stream.numel() and _start_of(carry.streams) == _start_of(stream)
         streams = carry.streams if same else stream.reshape(carry.streams.shape)
         y = y.reshape(-1, y.shape[-1]).to(stream.dtype)
+        if fuses(streams):
+            return device_write(streams, y, carry.res, carry.post).view(stream.shape)
         if (kernels := usable(streams, y)) is None:
             return write_streams(streams, y, carry).view(stream.shape)
         return write(streams, y, carry.res, carry.post, kernels).view(stream.shape)
@@ -233,15 +272,27 @@ class HyperConnectionsStream(Streams):
         mix = self.slice("mix", site)
         return *read(x, mix[:, 0], norm, kernels), self.slice("beta", site), mix[:, 1:].t()
 
-    def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
-        i, n = site.index, self.config.streams
-        mix, beta = self.mix[i], self.beta[i]
-        if self.config.dynamic:
-            # tanh(N(H) W), the gain folded into W
-            moved = torch.tanh(normed_product(streams, self.gain[i, :, None] * self.project[i], self.frame.eps))
-            mix = mix + self.scale[i, 0] * moved[..., : n + 1]
-            beta = beta + self.scale[i, 1] * moved[..., n + 1]
-        return mix[..., 0], beta, mix[..., 1:].transpose(-1, -2)
+    def product(self, streams: Tensor, site: Site) -> tuple[Tensor | None, Tensor]:
+        """N(H) W, the gain folded into W"""
+        if not self.config.dynamic:
+            return None, streams
+        return normed_product(streams, self.slice("gain", site)[:, None] * self.slice("project", site), self.frame.eps)
+
+    def gates(self, logits: Tensor | None, site: Site) -> tuple[Tensor, Tensor, Tensor]:
+        """[A | beta] + s tanh(.), the columns of [A | beta] side by side: few operations, each on a few numbers"""
+        n, every = self.config.streams, torch.cat([self.slice("mix", site), self.slice("beta", site)[:, None]], dim=1)
+        if logits is not None:
+            of_mix, of_beta = self.slice("scale", site).split(1)
+            every = torch.addcmul(every, torch.tanh(logits), torch.cat([of_mix.expand(n + 1), of_beta]))
+        pre, res, post = every.split([1, n, 1], dim=-1)
+        return pre.squeeze(-1), post.squeeze(-1), res.transpose(-1, -2)
+
+
+def _start_of(x: Tensor) -> tuple[int, int]:
+    """Where a tensor lies; on a meta device, where nothing does, whose memory it would be."""
+    if x.device.type == "meta":
+        return x.untyped_storage()._cdata, int(x.storage_offset())
+    return x.data_ptr(), 0
 
 
 class StreamHead(nn.Module):
@@ -264,7 +315,7 @@ class StreamHead(nn.Module):
 
     def forward(self, streams: Tensor) -> Tensor:
         """The weights [..., n], in float32 or better."""
-        logits = normed_product(streams.flatten(-2), self.project, self.frame.eps)
+        logits, _ = normed_product(streams.flatten(-2), self.project, self.frame.eps)
         return torch.sigmoid(logits * self.alpha + self.bias) + self.eps
 
 

@@ -179,14 +179,19 @@ class ManifoldHyperConnectionsStream(Streams):
         project, alpha, bias = (self.slice(name, site) for name in ("project", "alpha", "bias"))
         return sigmoid_read(x, project, alpha, bias, norm=norm, gates=gates, kernels=kernels)
 
-    def coefficients(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor, Tensor]:
-        i, n = site.index, self.config.streams
-        logits = normed_product(streams.flatten(-2), self.project[i], self.frame.eps)
-        sizes = torch.repeat_interleave(self.alpha[i], _counts(n, self.alpha.device), output_size=2 * n + n * n)
-        pre, post, res = (logits * sizes + self.bias[i]).split([n, n, n * n], dim=-1)
+    def product(self, streams: Tensor, site: Site) -> tuple[Tensor, Tensor]:
+        logits, flat = normed_product(streams.flatten(-2), self.slice("project", site), self.frame.eps)
+        return logits, flat.view(streams.shape)
+
+    def gates(self, logits: Tensor | None, site: Site) -> tuple[Tensor, Tensor, Tensor]:
+        assert logits is not None
+        n, alpha, bias = self.streams, self.slice("alpha", site), self.slice("bias", site)
+        counts = [n, n, n * n]
+        sizes = torch.cat([one.expand(count) for one, count in zip(alpha.split(1), counts, strict=True)])
+        both, res = torch.addcmul(bias, logits, sizes).split([2 * n, n * n], dim=-1)
+        pre, post = torch.sigmoid(both).split(n, dim=-1)
         h_res = sinkhorn(res.unflatten(-1, (n, n)), self.config.iterations, eps=self.config.eps)
-        pre = torch.sigmoid(pre)
-        return pre + self.config.eps if self.config.eps else pre, 2 * torch.sigmoid(post), h_res
+        return pre + self.config.eps if self.config.eps else pre, 2 * post, h_res
 
     def open(self, x: Tensor) -> Any:
         streams = super().open(x)
@@ -219,7 +224,3 @@ class ManifoldHyperConnectionsStream(Streams):
             return applied(self.final, self._read(stream.mean(-2)))
         weights = self.weigh(self.head(stream)).to(stream.dtype)
         return applied(self.final, self._read(read_streams(stream, weights)))
-
-
-def _counts(n: int, device: torch.device) -> Tensor:
-    return torch.tensor([n, n, n * n], device=device)

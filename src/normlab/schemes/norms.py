@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from normlab.schemes.depth_kernels import threads_for, usable
+from normlab.schemes.depth_kernels import usable
 
 NormKind = Literal["rmsnorm", "layernorm", "dyt", "derf", "l2"]
 
@@ -59,6 +59,21 @@ def traced() -> bool:
     )
 
 
+def watched(module: nn.Module) -> bool:
+    """Does somebody's hook expect this module to be called?"""
+    every = nn.modules.module
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or every._global_forward_hooks
+        or every._global_forward_pre_hooks
+        or every._global_backward_hooks
+        or every._global_backward_pre_hooks
+    )
+
+
 class _RMSNorm(torch.autograd.Function):
     """y = x r g with r = 1/rms, which is all that the backward pass needs beside x and g:
 
@@ -71,12 +86,8 @@ class _RMSNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         ctx.eps, d = eps, x.shape[-1]
         if (kernels := usable(x, weight)) is not None:
-            rows = x.reshape(-1, d)
-            y, r = torch.empty_like(rows, memory_format=torch.contiguous_format), x.new_empty(*x.shape[:-1], 1)
-            kernels.library.rms_forward(
-                *(len(rows), d, rows.data_ptr(), rows.stride(0), weight.data_ptr(), eps, y.data_ptr(), r.data_ptr()),
-                threads_for(x),
-            )
+            y, r = kernels.rms_forward(x.reshape(-1, d), weight, eps)
+            r = r.view(*x.shape[:-1], 1)
             ctx.save_for_backward(x, weight, r)
             return y.view(x.shape)
         # vector_norm reads x once; squaring it would write it once more.
@@ -91,14 +102,9 @@ class _RMSNorm(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted, and r depends on x
             r = inverse_rms(x, ctx.eps)
         elif (kernels := usable(x, weight, dy)) is not None:
-            rows, grads, d = x.reshape(-1, x.shape[-1]), dy.reshape(-1, x.shape[-1]), x.shape[-1]
-            threads = threads_for(x)
-            dx, sums = torch.empty_like(rows, memory_format=torch.contiguous_format), x.new_empty(threads, 2, d)
-            kernels.library.rms_backward(
-                *(len(rows), d, grads.data_ptr(), grads.stride(0), rows.data_ptr(), rows.stride(0)),
-                *(weight.data_ptr(), r.data_ptr(), dx.data_ptr(), sums.data_ptr(), threads),
-            )
-            return dx.view(x.shape), sums[0, 0] if threads == 1 else sums[:, 0].sum(0), None
+            d = x.shape[-1]
+            dx, dg = kernels.rms_backward(dy.reshape(-1, d), x.reshape(-1, d), weight, r, None)
+            return dx.view(x.shape), dg, None
         dy, exact, g, d = precise(dy), precise(x), precise(weight), x.shape[-1]
         product = (dy * exact).reshape(-1, d)
         dg = torch.mv(product.t(), r.flatten())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from normlab.schemes.base import Bounds, Card, Demands, Frame, Growth, Init, Scheme, SchemeConfig, Site
+from normlab.schemes.depth_reads import Norm, handed_norm
+from normlab.schemes.norms import RMSNorm, traced, watched
+from normlab.schemes.ops.depth import fuses
 
 Options = Any  # the row's own config class
 Switch = bool | Callable[[Site, Options], bool]
@@ -52,6 +55,27 @@ class Row:
     shift: bool = False  # a (x + s) + b (y + t), and the embedding scaled and shifted too (ZAYA)
     growth: Callable[[Site, float, Options], float | Bounds] | None = None  # (site, mean square before) -> after
     neutral: dict[str, Any] | None = None
+
+
+class Handed(NamedTuple):
+    """What a read through a norm leaves for its write: the stream that it read, and the same past the norm."""
+
+    read: Tensor
+    passed: Tensor
+
+
+def norm_past(scheme: Scheme, stream: Tensor, site: Site) -> Norm | None:
+    """The branch's norm, if it can hand the stream on: gradients past it and through it are then one pass, not three.
+
+    A plain RMSNorm, in a pass that will be differentiated, and nobody who looks in between.
+    """
+    norm = scheme.pre[site.index]
+    if type(norm) is not RMSNorm or not (torch.is_grad_enabled() and stream.requires_grad) or traced() or watched(norm):
+        return None
+    if stream.device.type == "meta" and not fuses(stream):
+        return None
+    own = scheme._tape is None and "enter" not in scheme.__dict__ and type(scheme).enter is Scheme.enter
+    return Norm(norm.weight, norm.eps) if own and norm.weight.dtype == stream.dtype else None
 
 
 class PlacementConfig(SchemeConfig):
@@ -130,11 +154,16 @@ class Placement(Scheme):
             x = (x + self.embedding_shift) * self.embedding_scale
         return self._source(x)
 
-    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Tensor | None]:
+    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Tensor | Handed | None]:
+        if not self.keep_normed[site.index] and (norm := norm_past(self, stream, site)) is not None:
+            normed, passed = handed_norm(stream, norm)
+            return self.c(normed, site), Handed(stream, passed)
         normed = self.enter(stream, site)
         return self.c(normed, site), normed if self.keep_normed[site.index] else None
 
-    def write(self, stream: Tensor, y: Tensor, carry: Tensor | None, site: Site) -> Tensor:
+    def write(self, stream: Tensor, y: Tensor, carry: Tensor | Handed | None, site: Site) -> Tensor:
+        if isinstance(carry, Handed):
+            carry = carry.passed if carry.read is stream else None
         skip = stream if carry is None else carry
         if self.skip_shift is not None:
             skip = skip + self.skip_shift[site.index]

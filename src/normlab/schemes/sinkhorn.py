@@ -15,7 +15,6 @@ where a row has underflowed, and gave infinities elsewhere.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +23,10 @@ from torch.autograd.function import once_differentiable
 from normlab.schemes.depth_kernels import usable
 from normlab.schemes.depth_reads import transformed
 from normlab.schemes.norms import precise, traced
+from normlab.schemes.ops.balance import balanced, balanced_backward
+from normlab.schemes.ops.depth import Context, fuses
 from normlab.schemes.ops.streams import kernel_sinkhorn
-
-SMALL = 1e-30  # a row's sum below this has lost its digits to underflow
+from normlab.schemes.ops.streams_device import device_sinkhorn
 
 
 def sinkhorn(logits: Tensor, iterations: int, *, eps: float = 0.0) -> Tensor:
@@ -38,12 +38,14 @@ def sinkhorn(logits: Tensor, iterations: int, *, eps: float = 0.0) -> Tensor:
     exact = precise(logits).reshape(-1, n, n)
     if not traced() and (kernels := usable(exact)) is not None:
         return kernel_sinkhorn(exact.contiguous(), iterations, eps, kernels).view(logits.shape)
+    if not traced() and fuses(exact):
+        return device_sinkhorn(exact, iterations, eps).view(logits.shape)
     tokens_last = precise(logits).reshape(-1, n * n).t().reshape(n, n, -1)
     if transformed():
-        balanced = _in_logarithms(tokens_last, iterations, eps)
+        found = _in_logarithms(tokens_last, iterations, eps)
     else:
-        balanced = _Sinkhorn.apply(tokens_last, iterations, eps)  # type: ignore[no-untyped-call]
-    return balanced.reshape(n * n, -1).t().reshape(logits.shape)
+        found = _Sinkhorn.apply(tokens_last, iterations, eps)  # type: ignore[no-untyped-call]
+    return found.reshape(n * n, -1).t().reshape(logits.shape)
 
 
 def _in_logarithms(logits: Tensor, iterations: int, eps: float) -> Tensor:
@@ -56,50 +58,17 @@ def _in_logarithms(logits: Tensor, iterations: int, eps: float) -> Tensor:
     return x.exp()
 
 
-def _start(logits: Tensor, eps: float) -> Tensor:
-    x = torch.softmax(logits, dim=0)
-    return x + eps if eps else x
-
-
-def _half_step(x: Tensor, step: int, logits: Tensor, eps: float) -> Tensor:
-    """Rows where `step` is odd, columns where it is even; the columns of `_start` count as step 0."""
-    total = x.sum(step % 2, keepdim=True)
-    if eps:
-        return x / (total + eps)
-    y = x / total.clamp_min(SMALL)
-    if step > 1:
-        return y
-    # A row may be so much smaller than all others that nothing is left of it in the columns' softmax; its logarithms
-    # still know its shape. From here on every sum lies between 1/n^2 and n.
-    rescued = torch.softmax(torch.log_softmax(logits, dim=0), dim=1)
-    return torch.where(total < SMALL, rescued, y)
-
-
 class _Sinkhorn(torch.autograd.Function):
-    """dL_x = dL_y - y sum(dL_y), from the last half step to the first; the first is a softmax of the logits (+ eps)"""
+    """Keeps the logits alone, and iterates again in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, iterations: int, eps: float) -> Tensor:
+    def forward(ctx: Context, logits: Tensor, iterations: int, eps: float) -> Tensor:
         ctx.save_for_backward(logits)
-        ctx.iterations, ctx.eps = iterations, eps
-        x = _start(logits, eps)
-        for step in range(1, 2 * iterations):
-            x = _half_step(x, step, logits, eps)
-        return x
+        ctx.how = iterations, eps
+        return balanced(logits, iterations, eps)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (logits,) = ctx.saved_tensors
-        states = [_start(logits, ctx.eps)]
-        for step in range(1, 2 * ctx.iterations):
-            states.append(_half_step(states[-1], step, logits, ctx.eps))
-        grad = grad * states[-1]
-        for step in range(2 * ctx.iterations - 1, 0, -1):
-            grad = grad - states[step] * grad.sum(step % 2, keepdim=True)
-        y = states[0]
-        if ctx.eps:  # y = p + eps, p the softmax
-            p = y - ctx.eps
-            grad = grad * (p / y)
-            y = p
-        return grad - y * grad.sum(0, keepdim=True), None, None
+        return balanced_backward(logits, grad, *ctx.how), None, None

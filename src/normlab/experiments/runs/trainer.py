@@ -129,9 +129,13 @@ def _tensors(batch: Batch) -> tuple[torch.Tensor | None, ...]:
     return batch.tokens, batch.targets, batch.law
 
 
-def trainer_of(config: RunConfig, folder: Path, *, device: str = "cpu", quiet: bool = True) -> Trainer:
+def trainer_of(
+    config: RunConfig, folder: Path, *, device: str = "cpu", quiet: bool = True, compiled: bool = False
+) -> Trainer:
     """The trainer that this run's score asks for."""
     model = config.build_seeded(device=device)
+    if compiled:
+        model.compile_branches()
     if not isinstance(config.score, ByLength):
         return RunTrainer(model, config, folder, quiet=quiet)
     lengths, count = config.score.lengths, config.score.count
@@ -149,11 +153,18 @@ def trainer_of(config: RunConfig, folder: Path, *, device: str = "cpu", quiet: b
 
 
 def run_folder(
-    folder: str | Path, *, threads: int | None = 1, device: str = "cpu", quiet: bool = True, until: int | None = None
+    folder: str | Path,
+    *,
+    threads: int | None = 1,
+    device: str = "cpu",
+    quiet: bool = True,
+    until: int | None = None,
+    compiled: bool = False,
 ) -> list[FinishedRun]:
     """Train what is in this folder, a run or a stack of them, to its end, from wherever it stands.
 
     Where the step `until` comes before the end it stops there with a checkpoint, and nothing has finished yet.
+    `compiled` compiles the branches of a single run; a stack has its own fast path.
     """
     folder = Path(folder)
     if threads is not None:
@@ -167,6 +178,6 @@ def run_folder(
         if read_summary(folder) is None:
             check_data(folder.resolve().parent, config.task)
             with torch.random.fork_rng(devices=[]):
-                trainer_of(config, folder, device=device, quiet=quiet).run(until=until)
+                trainer_of(config, folder, device=device, quiet=quiet, compiled=compiled).run(until=until)
     done = read_run(folder)
     return [] if done is None else [done]

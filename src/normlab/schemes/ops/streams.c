@@ -32,9 +32,10 @@ void rms_forward(integer tokens, integer d, const REAL *x, integer x_stride, con
     }
 }
 
-/* dx = r g dy - x r^3 (dy g . x) / d, dg = sum of dy x r */
+/* dx = through + r g dy - x r^3 (dy g . x) / d, dg = sum of dy x r; through: the gradient that came past the norm, or null */
 void rms_backward(integer tokens, integer d, const REAL *dy, integer dy_stride, const REAL *x, integer x_stride,
-                  const REAL *g, const REAL *r, REAL *restrict dx, REAL *dg, int threads) {
+                  const REAL *g, const REAL *r, const REAL *through, integer through_stride, REAL *restrict dx, REAL *dg,
+                  int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
     for (integer t = 0; t < threads; t++) {
         const integer end = first_of(tokens, threads, 1, t + 1);
@@ -48,12 +49,97 @@ void rms_backward(integer tokens, integer d, const REAL *dy, integer dy_stride, 
                 REAL dot = 0;
                 for (integer k = 0; k < d; k++) dot += dyi[k] * g[k] * xi[k];
                 const REAL along = dot * ri * ri * ri / (REAL)d;
-                for (integer k = 0; k < d; k++) {
-                    dxi[k] = ri * g[k] * dyi[k] - along * xi[k];
-                    part[k] += dyi[k] * xi[k] * ri;
-                }
+                if (through) {
+                    const REAL *ti = through + i * through_stride;
+                    for (integer k = 0; k < d; k++) {
+                        dxi[k] = ti[k] + (ri * g[k] * dyi[k] - along * xi[k]);
+                        part[k] += dyi[k] * xi[k] * ri;
+                    }
+                } else
+                    for (integer k = 0; k < d; k++) {
+                        dxi[k] = ri * g[k] * dyi[k] - along * xi[k];
+                        part[k] += dyi[k] * xi[k] * ri;
+                    }
             }
             for (integer k = 0; k < d; k++) total[k] += part[k];
+        }
+    }
+}
+
+/* y_k = g_k X_k r_k for n streams with a gain each; y is [tokens, n, d], r is [tokens, n] */
+void norms_forward(integer tokens, integer n, integer d, const REAL *x, integer x_token, integer x_stream, const REAL *g,
+                   double eps, REAL *restrict y, REAL *restrict r, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (integer i = 0; i < tokens; i++)
+        for (integer s = 0; s < n; s++) {
+            const REAL *xs = x + i * x_token + s * x_stream, *gs = g + s * d;
+            REAL *restrict ys = y + (i * n + s) * d;
+            REAL squares = 0;
+            for (integer k = 0; k < d; k++) squares += xs[k] * xs[k];
+            const REAL q = r[i * n + s] = 1 / sqrt(squares / (REAL)d + (REAL)eps);
+            for (integer k = 0; k < d; k++) ys[k] = xs[k] * q * gs[k];
+        }
+}
+
+/* The gradient of the above, with what came past the norms (or null); sums is [threads, 2, n d] for the gains. */
+void norms_backward(integer tokens, integer n, integer d, const REAL *dy, const REAL *x, integer x_token,
+                    integer x_stream, const REAL *g, const REAL *r, const REAL *through, REAL *restrict dx, REAL *sums,
+                    int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
+    for (integer t = 0; t < threads; t++) {
+        const integer end = first_of(tokens, threads, 1, t + 1), size = n * d;
+        REAL *restrict total = sums + 2 * t * size, *restrict part = total + size;
+        for (integer k = 0; k < size; k++) total[k] = 0;
+        for (integer start = first_of(tokens, threads, 1, t); start < end; start += BLOCK) {
+            for (integer k = 0; k < size; k++) part[k] = 0;
+            for (integer i = start; i < least(end, start + BLOCK); i++)
+                for (integer s = 0; s < n; s++) {
+                    const REAL *xs = x + i * x_token + s * x_stream, *gs = g + s * d, *ds = dy + (i * n + s) * d;
+                    const REAL *ts = through ? through + (i * n + s) * d : 0, q = r[i * n + s];
+                    REAL *restrict out = dx + (i * n + s) * d, *restrict own = part + s * d;
+                    REAL dot = 0;
+                    for (integer k = 0; k < d; k++) dot += ds[k] * gs[k] * xs[k];
+                    const REAL along = dot * q * q * q / (REAL)d;
+                    for (integer k = 0; k < d; k++) {
+                        out[k] = q * gs[k] * ds[k] - along * xs[k];
+                        own[k] += ds[k] * xs[k] * q;
+                    }
+                    if (ts)
+                        for (integer k = 0; k < d; k++) out[k] += ts[k];
+                }
+            for (integer k = 0; k < size; k++) total[k] += part[k];
+        }
+    }
+}
+
+/* z = mean_k sigmoid(u_k) y_k; u and y are [tokens, n, d] */
+void gated_forward(integer tokens, integer n, integer d, const REAL *u, const REAL *y, REAL *restrict z, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (integer i = 0; i < tokens; i++) {
+        REAL *restrict zi = z + i * d;
+        for (integer s = 0; s < n; s++) {
+            const REAL *us = u + (i * n + s) * d, *ys = y + (i * n + s) * d;
+            if (s)
+                for (integer k = 0; k < d; k++) zi[k] += ys[k] / ((1 + exp(-us[k])) * (REAL)n);
+            else
+                for (integer k = 0; k < d; k++) zi[k] = ys[k] / ((1 + exp(-us[k])) * (REAL)n);
+        }
+    }
+}
+
+/* du = dz y s (1 - s) / n, dy = dz s / n, s = sigmoid(u) */
+void gated_backward(integer tokens, integer n, integer d, const REAL *dz, integer dz_stride, const REAL *u, const REAL *y,
+                    REAL *restrict du, REAL *restrict dy, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (integer i = 0; i < tokens; i++) {
+        const REAL *di = dz + i * dz_stride;
+        for (integer s = 0; s < n; s++) {
+            const integer at = (i * n + s) * d;
+            for (integer k = 0; k < d; k++) {
+                const REAL gate = 1 / (1 + exp(-u[at + k])), up = di[k] / (REAL)n;
+                dy[at + k] = up * gate;
+                du[at + k] = up * y[at + k] * gate * (1 - gate);
+            }
         }
     }
 }

@@ -12,14 +12,15 @@ The schemes have the same arithmetic in PyTorch; second derivatives, torch.func 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from normlab.schemes.depth_kernels import Kernels, threads_for, usable
-from normlab.schemes.norms import RMSNorm, traced
+from normlab.schemes.norms import RMSNorm, traced, watched
+from normlab.schemes.ops.depth import Context
 
 WIDE = 16  # as in streams.c
 
@@ -31,21 +32,6 @@ def kernels_for(norm: nn.Module, *tensors: Tensor) -> Kernels | None:
     return usable(*tensors, norm.weight)
 
 
-def watched(module: nn.Module) -> bool:
-    """Does somebody's hook expect this module to be called?"""
-    every = nn.modules.module
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or every._global_forward_hooks
-        or every._global_forward_pre_hooks
-        or every._global_backward_hooks
-        or every._global_backward_pre_hooks
-    )
-
-
 @dataclass(frozen=True)
 class Gates:
     """sigmoid(alpha z + b): mHC's (size 2, Sinkhorn on the rest) and independent hyper-connections' (no rest)."""
@@ -55,6 +41,22 @@ class Gates:
     post_eps: float = 0.0
     iterations: int = 0
     norm_eps: float = 1e-6  # of the streams' norm in front of the product
+
+
+class Sigmoids(NamedTuple):
+    """How a read with sigmoids is done: its gates, the eps of the branch's norm, the kernels."""
+
+    gates: Gates
+    eps: float
+    kernels: Kernels
+
+
+class Tanhs(NamedTuple):
+    """How a read with tanh is done: the eps of the streams' norm and of the branch's, the kernels."""
+
+    norm_eps: float
+    eps: float
+    kernels: Kernels
 
 
 def _streams(x: Tensor) -> tuple[int, int, int]:
@@ -113,7 +115,9 @@ class _StaticRead(torch.autograd.Function):
     """y = N(sum_k pre_k X_k) for given weights [tokens, n] or [n]; also hands the streams on."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, pre: Tensor, gain: Tensor, eps: float, kernels: Kernels) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Context, x: Tensor, pre: Tensor, gain: Tensor, eps: float, kernels: Kernels
+    ) -> tuple[Tensor, Tensor]:
         y, r = Rest.read(kernels, x, pre, gain, eps)
         ctx.save_for_backward(x, pre, gain, r)
         ctx.kernels = kernels
@@ -122,7 +126,7 @@ class _StaticRead(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Context, dy: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, pre, gain, r = ctx.saved_tensors
         dy = x.new_zeros(len(x), x.shape[-1]) if dy is None else _suits(dy)
         through = None if through is None else through.contiguous()
@@ -134,10 +138,8 @@ class _SigmoidRead(torch.autograd.Function):
     """z = RMSNorm(vec X) W; pre, post, res from alpha z + b; y = N(sum_k pre_k X_k)"""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, project: Tensor, alpha: Tensor, bias: Tensor, gain: Tensor, eps: float, gates: Gates,
-        kernels: Kernels,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+    def forward(ctx: Context, how: Sigmoids, x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        (project, alpha, bias, gain), (gates, eps, kernels) = parameters, how
         tokens, n, d = x.shape
         m, c, threads = project.shape[1], kernels.library, threads_for(x)
         flat = x.reshape(tokens, n * d)
@@ -164,7 +166,7 @@ class _SigmoidRead(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(  # type: ignore[override]
-        ctx: Any, dy: Tensor | None, through: Tensor | None, dpost: Tensor | None, dres: Tensor | None = None
+        ctx: Context, dy: Tensor | None, through: Tensor | None, dpost: Tensor | None, dres: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         x, project, alpha, gain, z, r, pre, post, logits, inner = ctx.saved_tensors
         gates: Gates = ctx.gates
@@ -192,17 +194,15 @@ class _SigmoidRead(torch.autograd.Function):
         dx.view(tokens, n * d).addmm_(draw, project.t())
         dproject = x.reshape(tokens, n * d).t() @ draw
         total = _total(sums)
-        return dx, dproject, total[m : m + len(alpha)], total[:m], dgain, None, None, None
+        return None, dx, dproject, total[m : m + len(alpha)], total[:m], dgain
 
 
 class _TanhRead(torch.autograd.Function):
     """z = RMSNorm(X) (g W); [pre | res^T] = mix + s_0 tanh(z), post = beta + s_1 tanh(z); y = N(sum_k pre_k X_k)"""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, key_gain: Tensor, project: Tensor, mix: Tensor, beta: Tensor, scale: Tensor, gain: Tensor,
-        eps: float, norm_eps: float, kernels: Kernels,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+    def forward(ctx: Context, how: Tanhs, x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        (key_gain, project, mix, beta, scale, gain), (norm_eps, eps, kernels) = parameters, how
         tokens, n, d = x.shape
         c, threads = kernels.library, threads_for(x)
         flat, folded = x.reshape(tokens * n, d), key_gain[:, None] * project
@@ -222,7 +222,7 @@ class _TanhRead(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(  # type: ignore[override]
-        ctx: Any, dy: Tensor | None, through: Tensor | None, dpost: Tensor | None, dres: Tensor | None
+        ctx: Context, dy: Tensor | None, through: Tensor | None, dpost: Tensor | None, dres: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         x, key_gain, project, scale, gain, z, r, pre, inner = ctx.saved_tensors
         tokens, n, d = x.shape
@@ -243,17 +243,15 @@ class _TanhRead(torch.autograd.Function):
         total = _total(sums)
         by_stream = total[:width].view(n, n + 2)
         dkey = (dfolded * project).sum(1)
-        return (
-            *(dx, dkey, dfolded * key_gain[:, None], by_stream[:, :-1], by_stream[:, -1], total[width:], dgain),
-            *(None, None, None),
-        )
+        dproject = dfolded * key_gain[:, None]
+        return None, dx, dkey, dproject, by_stream[:, :-1], by_stream[:, -1], total[width:], dgain
 
 
 class _Write(torch.autograd.Function):
     """X'_k = sum_j res_kj X_j + post_k y; weights [tokens, ...] or the same for every token"""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, res: Tensor, post: Tensor, kernels: Kernels) -> Tensor:
+    def forward(ctx: Context, x: Tensor, y: Tensor, res: Tensor, post: Tensor, kernels: Kernels) -> Tensor:
         tokens, n, d = x.shape
         out = x.new_empty(tokens, n, d)
         kernels.library.write_forward(
@@ -266,7 +264,7 @@ class _Write(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, y, res, post = ctx.saved_tensors
         tokens, n, d = x.shape
         grad = grad.contiguous()
@@ -284,7 +282,7 @@ class _Inject(torch.autograd.Function):
     """X'_k = X_k + post_k y"""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, post: Tensor, kernels: Kernels) -> Tensor:
+    def forward(ctx: Context, x: Tensor, y: Tensor, post: Tensor, kernels: Kernels) -> Tensor:
         tokens, n, d = x.shape
         out = x.new_empty(tokens, n, d)
         kernels.library.inject_forward(
@@ -296,7 +294,7 @@ class _Inject(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         y, post = ctx.saved_tensors
         grad = grad.contiguous()
         tokens, n, d = grad.shape
@@ -312,7 +310,7 @@ class _Sinkhorn(torch.autograd.Function):
     """[tokens, n, n] -> doubly stochastic; sinkhorn.py has the derivation"""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, iterations: int, eps: float, kernels: Kernels) -> Tensor:
+    def forward(ctx: Context, logits: Tensor, iterations: int, eps: float, kernels: Kernels) -> Tensor:
         tokens, n, _ = logits.shape
         threads = threads_for(logits)
         out, room = torch.empty_like(logits), logits.new_empty(threads, 3 * n * n * WIDE)
@@ -325,7 +323,7 @@ class _Sinkhorn(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         (logits,) = ctx.saved_tensors
         tokens, n, _ = logits.shape
         threads, steps = threads_for(logits), 2 * ctx.iterations
@@ -353,7 +351,9 @@ def sigmoid_read(
     x: Tensor, project: Tensor, alpha: Tensor, bias: Tensor, *, norm: RMSNorm, gates: Gates, kernels: Kernels
 ) -> tuple[Tensor, ...]:
     """y, the streams to be written to, post, and res unless the streams are not mixed."""
-    found: tuple[Tensor, ...] = _SigmoidRead.apply(x, project, alpha, bias, norm.weight, norm.eps, gates, kernels)
+    found: tuple[Tensor, ...] = _SigmoidRead.apply(
+        Sigmoids(gates, norm.eps, kernels), x, project, alpha, bias, norm.weight
+    )
     return found
 
 
@@ -361,7 +361,7 @@ def tanh_read(
     x: Tensor, parameters: tuple[Tensor, ...], *, norm: RMSNorm, norm_eps: float, kernels: Kernels
 ) -> tuple[Tensor, ...]:
     """y, the streams to be written to, post and res; parameters: the key's gain, W, mix, beta, s."""
-    found: tuple[Tensor, ...] = _TanhRead.apply(x, *parameters, norm.weight, norm.eps, norm_eps, kernels)
+    found: tuple[Tensor, ...] = _TanhRead.apply(Tanhs(norm_eps, norm.eps, kernels), x, *parameters, norm.weight)
     return found
 
 
