@@ -75,7 +75,13 @@ def axis(title: str, *, log: bool = False) -> dict[str, object]:
 
 def ticks(values: Sequence[float]) -> dict[str, object]:
     """An axis that names these numbers and no others: lengths, depths and learning rates that were really run."""
-    return {"tickvals": list(values), "ticktext": [f"{value:g}" for value in values]}
+    return {"tickvals": list(values), "ticktext": [_said(value) for value in values]}
+
+
+def _said(value: float) -> str:
+    """Numbers as people say them; far from 1, a power of ten."""
+    power = math.log10(value) if value > 0 else 0.0
+    return f"10<sup>{power:.0f}</sup>" if power == round(power) and not -3 <= power <= 4 else f"{value:g}"
 
 
 def log_ticks(values: Sequence[float | None]) -> dict[str, object]:
@@ -219,7 +225,7 @@ def small_multiples(
             "anchor": f"x{tag}",
             **({} if index == 0 else {"matches": "y"}),
         }
-        layout[f"yaxis{tag}"].update({"type": "log"} if log_y else {}, **(axes or {}))
+        layout[f"yaxis{tag}"].update({"type": "log", "exponentformat": "power"} if log_y else {}, **(axes or {}))
         if index + columns >= len(panels):
             layout[f"xaxis{tag}"]["title"] = {"text": x}
         if column == 0:
