@@ -33,8 +33,8 @@ PAGES = {
     "compare": (["compare", "--schemes", "pre_norm,post_norm,peri_norm,ln_scaling,block_attn_res", "--depth", "4", *SMALL,
                  "--tokens", "6400", "--seeds", "3", "--lrs", "3e-3,1e-2"], "report.html"),
     "stability": (["stability", "--schemes", "pre_norm,post_norm", "--depth", "4", *SMALL, "--steps", "60"], "report.html"),
-    "lengthgen": (["lengthgen", "--task", "tomita4", "--steps", "200", "--seeds", "3"], "report.html"),
-    "dynamics": (["dynamics"], "report.html"),
+    "lengthgen": (["lengthgen", "--task", "tomita", "--steps", "200", "--seeds", "3"], "report.html"),
+    "dynamics": (["dynamics"], "dynamics.html"),
 }  # fmt: skip
 FOUND = {"diagnose": ("demo", "diagnosis.html")}  # pages that another command leaves beside its own
 
@@ -95,13 +95,13 @@ def main() -> None:
                 for theme in ("light", "dark"):
                     tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
                     tab.goto(address)
-                    tab.wait_for_function("document.documentElement.dataset.ready === 'yes'")
+                    tab.wait_for_selector("html[data-ready=yes]", state="attached")
                     for sentence in dict.fromkeys(trouble(tab)):
                         wrong += 1
                         print(f"{name}, {size}, {theme}: {sentence}")
                     if not given.check:
                         path = given.out / f"{name}-{size}-{theme}.jpg"
-                        tab.screenshot(path=path, type="jpeg", quality=62, full_page=given.whole)
+                        tab.screenshot(path=path, type="jpeg", quality=50, full_page=given.whole)
                         print(f"{path.relative_to(given.out)}: {path.stat().st_size // 1024} kB")
                     tab.close()
         browser.close()

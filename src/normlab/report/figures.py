@@ -90,7 +90,13 @@ def axis(title: str, *, log: bool = False) -> dict[str, object]:
 
 def ticks(values: Sequence[float]) -> dict[str, object]:
     """An axis that names these numbers and no others: lengths, depths and learning rates that were really run."""
-    return {"tickvals": list(values), "ticktext": [f"{value:g}" for value in values]}
+    return {"tickvals": list(values), "ticktext": [_said(value) for value in values]}
+
+
+def _said(value: float) -> str:
+    """Numbers as people say them; far from 1, a power of ten."""
+    power = math.log10(value) if value > 0 else 0.0
+    return f"10<sup>{power:.0f}</sup>" if power == round(power) and not -3 <= power <= 4 else f"{value:g}"
 
 
 def log_ticks(values: Sequence[float | None]) -> dict[str, object]:
@@ -238,7 +244,7 @@ def small_multiples(
             "domain": [bottom, top],
             "anchor": f"x{tag}",
             **({"matches": "y"} if index else {}),
-            **({"type": "log"} if log_y else {}),
+            **({"type": "log", "exponentformat": "power"} if log_y else {}),
             **(down or {}),
             **({"title": {"text": y}} if column == 0 else {}),
         }

@@ -39,7 +39,8 @@ def dot_columns(names: Sequence[str], columns: Sequence[DotColumn]) -> tuple[Fig
         tag = "" if number == 0 else str(number + 1)
         shown = [name for name in names if _positive(column.values.get(name))]
         xs = [column.values[name] for name in shown]
-        marker = {"size": 9, "color": [colours[name] for name in shown]}
+        # The rim keeps dark colours visible on dark paper.
+        marker = {"size": 9, "color": [colours[name] for name in shown], "line": {"width": 0.8, "color": MUTED}}
         data.append({
             "type": "scatter", "mode": "markers", "x": xs, "y": shown, "xaxis": f"x{tag}", "yaxis": "y", "marker": marker,
             "hovertemplate": f"%{{y}}: %{{x:.3g}}<extra>{column.title}</extra>", "name": column.title,

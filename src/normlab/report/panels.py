@@ -5,6 +5,7 @@ The page stacks them in one column where it is narrow: `meta` says how many ther
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,13 @@ class Panel:
 
 
 def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
-    """(figure, height). A name that occurs in several panels stands in the legend once, and switches all of them."""
+    """(figure, height). A name that occurs in several panels stands in the legend once, and switches all of them.
+
+    A panel of which nothing was measured is left out.
+    """
+    drawn = [
+        panel for panel in drawn if any(v is not None for t in panel.traces for v in _numbers(t.get("y")))
+    ] or drawn
     columns = min(columns, max(1, len(drawn)))
     rows = -(-len(drawn) // columns)
     inner = rows * HEIGHT + (rows - 1) * GAP_Y
@@ -44,7 +51,7 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
         top = 1 - row * (HEIGHT + GAP_Y) / inner
         bottom = max(0.0, top - HEIGHT / inner)
         ys = [value for trace in panel.traces for value in _numbers(trace.get("y"))]
-        scale = {"type": "log", **log_ticks(ys)} if panel.log_y else {"type": "linear", "rangemode": "tozero"}
+        scale = {"type": "log", **_log_range(ys)} if panel.log_y else {"type": "linear", "rangemode": "tozero"}
         layout[f"xaxis{tag}"] = {
             "domain": [left, left + width],
             "anchor": f"y{tag}",
@@ -60,6 +67,15 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
             shared = {"legendgroup": trace.get("legendgroup", name), "showlegend": shown}
             data.append({**trace, "xaxis": f"x{tag}", "yaxis": f"y{tag}", **shared})
     return {"data": data, "layout": {**layout, "annotations": notes}}, inner + 170
+
+
+def _log_range(values: Numbers) -> dict[str, object]:
+    """Ticks, and for what hardly varies a range of a factor of three: noise must not look like growth."""
+    known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
+    if not known or max(known) > 3 * min(known):
+        return log_ticks(values)
+    middle = (math.log10(min(known)) + math.log10(max(known))) / 2
+    return {**log_ticks([10 ** (middle - 0.25), 10 ** (middle + 0.25)]), "range": [middle - 0.25, middle + 0.25]}
 
 
 def _numbers(values: object) -> Numbers:

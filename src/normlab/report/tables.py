@@ -111,7 +111,7 @@ def html_table(rows: Sequence[Row], *, columns: Sequence[str] | None = None, cap
         "<tr>" + "".join(f"<td{k}>{html.escape(c)}</td>" for c, k in zip(line, kinds, strict=True)) + "</tr>"
         for line in view.cells
     )
-    above = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    above = f"<caption><span>{html.escape(caption)}</span></caption>" if caption else ""
     inside = f"{above}<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody>"
     return f'<div class="scroll" tabindex="0"><table>{inside}</table></div>'
 

@@ -137,9 +137,11 @@ def _portraits(page: Page, entries: Sequence[AtlasEntry]) -> None:
             page.heading(family, level=3)
         drawn, height = panels([
             Panel("Stream: rms of what a branch reads", _curves(members, lambda e: e.stream, law=True), "branch"),
-            Panel("What each branch adds, over what it reads", _curves(members, lambda e: e.contribution), "branch"),
             Panel("Gradient: share of each layer", _curves(members, lambda e: e.gradient_share), "layer"),
-            Panel("How far a branch turns the stream: 1 - cos", _curves(members, lambda e: e.influence), "branch"),
+            Panel("What attention adds, over what it reads", _curves(members, lambda e: e.contribution[0::2]), "layer"),
+            Panel("What the FFN adds, over what it reads", _curves(members, lambda e: e.contribution[1::2]), "layer"),
+            Panel("How far attention turns the stream: 1 - cos", _curves(members, lambda e: e.influence[0::2]), "layer"),
+            Panel("How far the FFN turns the stream: 1 - cos", _curves(members, lambda e: e.influence[1::2]), "layer"),
         ])  # fmt: skip
         names = ", ".join(e.scheme for e in members)
         page.figure(drawn, height=height, label=f"Stream, contributions, gradients and turns of {names}")

@@ -11,7 +11,7 @@ from normlab.experiments.compare.result import MARKS, Claim, Comparison, Curve, 
 from normlab.experiments.runs.records import Gaps
 from normlab.report import Page
 from normlab.report.colours import THEORY, scheme_colours
-from normlab.report.figures import Trace, figure, heatmaps, intervals, line, small_multiples
+from normlab.report.figures import Trace, figure, heatmaps, intervals, line, small_multiples, ticks
 from normlab.report.figures import theory as predicted
 from normlab.report.terminal import show
 from normlab.results import Plain, as_row, flat, page_of
@@ -119,10 +119,14 @@ def _forest(page: Page, setting: SettingResult) -> None:
     found = {row.scheme: (row.difference.mean, row.difference.low, row.difference.high)
              for row in rows if row.scheme != base and row.difference.mean is not None}  # fmt: skip
     if found:
-        drawn, height = intervals(found, x=f"held-out loss minus {base}'s (nats): left of the line is better")
+        drawn, height = intervals(found, x=f"loss minus {base}'s (nats)")
         few = all(low is None for _, low, _ in found.values())
         said = "Open circles: one seed, no interval." if few else "Bars: 95 % intervals over seeds, paired by seed."
-        page.figure(drawn, height=height + 20, caption=f"Difference to {base} at each scheme's best rate. {said}")
+        page.figure(
+            drawn,
+            height=height + 20,
+            caption=f"Held-out loss minus {base}'s at each scheme's best rate: left is better. {said}",
+        )
     gone = [row.scheme for row in rows if row.mean is None]
     if gone:
         page.text(f"Diverged, and not in the picture: {', '.join(gone)}.", style="bad")
@@ -188,7 +192,8 @@ def _training(page: Page, setting: SettingResult, tag: str) -> None:
         )
         for row in rows
     ]
-    drawn = figure(rates, x="learning rate", y="held-out loss", log_x=True)
+    drawn = figure(rates, x="learning rate", y="held-out loss (nats)", log_x=True)
+    drawn["layout"]["xaxis"] |= ticks(sorted({r.lr for row in rows for r in row.rates}))
     page.figure(drawn, caption="Held-out loss against the learning rate (seed 0). A gap: the run diverged. The flatter the "
                 "bottom, the less the rate matters.")  # fmt: skip
     curves = {row.scheme: _curves(row.curve, "this scheme", colours[row.scheme]) for row in rows}
