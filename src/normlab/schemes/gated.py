@@ -226,7 +226,7 @@ class GatedResidualStream(Scheme):
             return None
         if not all(type(norm) is RMSNorm and not watched(norm) for norm in norms):
             return None
-        weights = [norm.weight for norm in norms if isinstance(norm, RMSNorm)]
+        weights: list[Tensor] = [norm.weight for norm in norms if isinstance(norm, RMSNorm)]
         names = ("down", "up", "inject")
         if traced() or (kernels := usable(stream, *weights, *(getattr(self, name) for name in names))) is None:
             return None

@@ -102,13 +102,9 @@ def _layers(looks: Sequence[LayerRecord]) -> list[tuple[str, Figure]]:
         values = [[_log(row[i]) if i < len(row) else None for row in rows] for i in range(width)]
         across = "branch" if "branch" in caption else "layer"
         trace = matrix(values, x=list(range(len(steps))), y=list(range(1, width + 1)), hoverongaps=False)
-        drawn = figure([trace], x="step", y=across, legend=False)
         every = max(1, len(steps) // 6)
-        drawn["layout"]["xaxis"] |= {
-            "tickvals": list(range(0, len(steps), every)),
-            "ticktext": [str(s) for s in steps[::every]],
-        }
-        found.append((caption, drawn))
+        named = {"tickvals": list(range(0, len(steps), every)), "ticktext": [str(s) for s in steps[::every]]}
+        found.append((caption, figure([trace], x="step", y=across, across=named, layout={"showlegend": False})))
     return found
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from normlab.errors import InputError
 from normlab.experiments import memory
 from normlab.experiments.measures import Measured, context_free_loss, layer_measures
 from normlab.experiments.runs.config import RunConfig
@@ -29,6 +30,7 @@ from normlab.experiments.runs.records import FinishedRun, read_run
 from normlab.experiments.runs.score import ByLength
 from normlab.experiments.runs.scoring import score
 from normlab.experiments.runs.stack import run_stack
+from normlab.model import Transformer
 from normlab.model.memory import saved_bytes
 from normlab.tasks import Batch
 from normlab.training import Trainer
@@ -135,6 +137,8 @@ def trainer_of(
     """The trainer that this run's score asks for."""
     model = config.build_seeded(device=device)
     if compiled:
+        if not isinstance(model, Transformer):
+            raise InputError("--compile is for normlab's own models; this run has a backbone: leave it out")
         model.compile_branches()
     if not isinstance(config.score, ByLength):
         return RunTrainer(model, config, folder, quiet=quiet)
