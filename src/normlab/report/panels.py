@@ -23,9 +23,10 @@ class Panel:
     traces: Sequence[Trace]
     x: str
     log_y: bool = True
+    from_zero: bool = True  # a linear axis
 
 
-def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
+def panels(drawn: Sequence[Panel], *, columns: int = 2, legend: bool | None = None) -> tuple[Figure, int]:
     """(figure, height). A name that occurs in several panels stands in the legend once, and switches all of them.
 
     A panel of which nothing was measured is left out.
@@ -40,6 +41,7 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
     layout: dict[str, object] = {
         "hovermode": "closest", "legend": {"orientation": "h", "y": -60 / inner, "yanchor": "top"}, "margin": {"t": 40},
         "meta": {"panels": len(drawn), "height": HEIGHT, "gap": GAP_Y},
+        **({} if legend is None else {"showlegend": legend}),
     }  # fmt: skip
     notes: list[dict[str, object]] = []
     named: set[str] = set()
@@ -51,7 +53,11 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
         top = 1 - row * (HEIGHT + GAP_Y) / inner
         bottom = max(0.0, top - HEIGHT / inner)
         ys = [value for trace in panel.traces for value in _numbers(trace.get("y"))]
-        scale = {"type": "log", **_log_range(ys)} if panel.log_y else {"type": "linear", "rangemode": "tozero"}
+        scale = (
+            {"type": "log", **_log_range(ys)}
+            if panel.log_y
+            else {"type": "linear", "rangemode": "tozero" if panel.from_zero else "normal"}
+        )
         layout[f"xaxis{tag}"] = {
             "domain": [left, left + width],
             "anchor": f"y{tag}",

@@ -192,8 +192,8 @@ def _training(page: Page, setting: SettingResult, tag: str) -> None:
         )
         for row in rows
     ]
-    drawn = figure(rates, x="learning rate", y="held-out loss (nats)", log_x=True)
-    drawn["layout"]["xaxis"] |= ticks(sorted({r.lr for row in rows for r in row.rates}))
+    named = ticks(sorted({r.lr for row in rows for r in row.rates}))
+    drawn = figure(rates, x="learning rate", y="held-out loss (nats)", log_x=True, across=named)
     page.figure(drawn, caption="Held-out loss against the learning rate (seed 0). A gap: the run diverged. The flatter the "
                 "bottom, the less the rate matters.")  # fmt: skip
     curves = {row.scheme: _curves(row.curve, "this scheme", colours[row.scheme]) for row in rows}
