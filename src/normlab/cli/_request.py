@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +14,30 @@ from normlab.cli._options import Device, Json, writable
 from normlab.experiments.command import Flag, flags, from_texts, make
 from normlab.experiments.request import Request
 
-Given = Mapping[str, Any]
-"""What was typed, by the parameter's name."""
 Workers = Annotated[int, typer.Option(help="Processes at a time; 0: one a core.")]
 ExecutorName = Annotated[str, typer.Option("--executor", help="local or ray.")]
 Address = Annotated[str | None, typer.Option(help="Of a Ray cluster: auto, or host:port.")]
 SweepOut = Annotated[
     Path, typer.Option("--out", help="Folder of the sweep; running again continues it.", callback=writable)
 ]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was typed: everything by its parameter's name, and what a command may have beside its request."""
+
+    typed: Mapping[str, object]
+    out: Path = Path("runs")
+    json: bool = False
+    device: str = "cpu"
+    executor: str = "local"
+    address: str | None = None
+    workers: int = 0
+    model: str = ""
+    scheme: str = ""
+    preset: str = ""
+    experiment: str = ""
+    settings: Sequence[str] | None = None
 
 
 def place_options(out: Path) -> list[inspect.Parameter]:
@@ -47,10 +64,11 @@ def add_command(
 ) -> None:
     """A command with an option for each field of the request that is one, and `more`."""
 
-    def command(context: typer.Context, **given: object) -> None:
-        run(context, given)
+    def command(context: typer.Context, **typed: Any) -> None:
+        beside = {field.name: typed[field.name] for field in fields(Given) if field.name in beyond}
+        run(context, Given(typed, **beside))
 
-    own = [_option(flag) for flag in flags(request)]
+    own, beyond = [_option(flag) for flag in flags(request)], {parameter.name for parameter in more}
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     parameters = [context, *own, *more]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -66,8 +84,8 @@ def _option(flag: Flag) -> inspect.Parameter:
 
 def asked(request: type[Request], given: Given) -> Request:
     """The request that the options describe."""
-    fields = {flag.field for flag in flags(request)}
-    return make(request, from_texts(request, {key: value for key, value in given.items() if key in fields}))
+    names = {flag.field for flag in flags(request)}
+    return make(request, from_texts(request, {key: value for key, value in given.typed.items() if key in names}))
 
 
 def explicit(context: typer.Context, given: Given) -> dict[str, object]:
@@ -77,4 +95,4 @@ def explicit(context: typer.Context, given: Given) -> dict[str, object]:
         source = context.get_parameter_source(name)
         return source is not None and source.name != "DEFAULT"
 
-    return {name: value for name, value in given.items() if typed(name)}
+    return {name: value for name, value in given.typed.items() if typed(name)}

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from normlab.results import Result
 
 
-PLACE = ("out", "executor", "address", "workers", "device", "json")
-
-
 def sweep_command(app: typer.Typer, request: type[Request], *, help: str) -> None:
     """`normlab KIND`: the options of the request, and where it runs."""
 
@@ -35,8 +32,8 @@ def place_of(given: Given) -> Place:
     from normlab.cli._options import pick_device
     from normlab.experiments.protocol import Place
 
-    out, executor, address, workers, device, quiet = (given[name] for name in PLACE)
-    return Place(out, executor, address, workers, pick_device(device), quiet=quiet)
+    device = pick_device(given.device)
+    return Place(given.out, given.executor, given.address, given.workers, device, quiet=given.json)
 
 
 def deliver(result: Result, out: Path, *, json: bool) -> Path:

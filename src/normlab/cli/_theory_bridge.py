@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from normlab.dynamics.networks.bridge import Bridge
     from normlab.report import Page
 
-Model = Annotated[
-    str | None, typer.Argument(help="A normlab run, a Hugging Face folder or name; none: random networks.")
-]
+Model = Annotated[str, typer.Argument(help="A normlab run, a Hugging Face folder or name; none: random networks.")]
 
 
 class BridgeRequest(Request):
@@ -48,7 +46,7 @@ class BridgeRequest(Request):
 def register(app: typer.Typer) -> None:
     help = "Angles between tokens by layer: measured, predicted by random layers of infinite width, and by the flow."
     more = [
-        parameter("model", Model, None),
+        parameter("model", Model, ""),
         parameter("out", Out, Path("runs/theory")),
         parameter("json", Json, False),
     ]
@@ -60,18 +58,18 @@ def _run(_: typer.Context, given: Given) -> None:
     from normlab.probes.inputs.runs import is_run
     from normlab.report import console, print_json, table
 
-    request, model = asked(BridgeRequest, given), given["model"]
+    request, model = asked(BridgeRequest, given), given.model
     assert isinstance(request, BridgeRequest)
-    if model is None and request.text is not None:
+    if not model and request.text is not None:
         raise ConfigError("--text is what a MODEL is run on, and none was given; name one, or leave it out")
-    if model is None:
-        found = _random_networks(request, quiet=given["json"])
+    if not model:
+        found = _random_networks(request, quiet=given.json)
     elif is_run(model):
         found = [_own(model, request)]
     else:
         found = [_foreign(model, request)]
-    page = _page(found).write(given["out"] / "bridge.html")
-    if given["json"]:
+    page = _page(found).write(given.out / "bridge.html")
+    if given.json:
         print_json({"bridges": [f.to_dict() for f in found], "page": str(page)})
         return
     console().print(table(rows(found), title="Mean cosine between tokens: measured and predicted"))
@@ -197,7 +195,6 @@ def _page(found: Sequence[Bridge]) -> Page:
             theory(reads, f.kernel, "kernel", dash="dash"),
             theory(reads, f.flow, "flow (Q = K = V = I)"),
         ]
-        drawn = figure(traces, x="read", y="mean cosine")
-        drawn["layout"]["yaxis"]["range"] = [-0.05, 1.02]
+        drawn = figure(traces, x="read", y="mean cosine", down={"range": [-0.05, 1.02]})
         page.figure(drawn, caption=f"{f.scheme}: angles by branch", height=300)
     return page

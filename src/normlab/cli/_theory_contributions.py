@@ -56,12 +56,12 @@ def _run(_: typer.Context, given: Given) -> None:
     setting = ContributionSetting(
         depth=request.depth, dim=request.dim, tokens=request.tokens, init=request.init, seed=request.seed
     )
-    found = [contributions(name, setting) for name in progress(request.schemes, what="schemes", quiet=given["json"])]
+    found = [contributions(name, setting) for name in progress(request.schemes, what="schemes", quiet=given.json)]
     page = _page(found, setting.init)
     page.heading("How this was made")
-    page.code(command_line(request, given["out"]))
-    written = page.write(given["out"] / "contributions.html")
-    if given["json"]:
+    page.code(command_line(request, given.out))
+    written = page.write(given.out / "contributions.html")
+    if given.json:
         print_json({"setting": setting.to_dict(), "schemes": [f.to_dict() for f in found], "page": str(written)})
         return
     console().print(

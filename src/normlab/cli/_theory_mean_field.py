@@ -61,18 +61,16 @@ def _run(_: typer.Context, given: Given) -> None:
     values = {key: value for key, value in request.to_dict().items() if key not in ("schemes", "dims")}
     setting = theory.MeanFieldSetting.from_dict(values)
     lemmas = _lemmas()
-    found = [
-        theory.mean_field(name, setting) for name in progress(request.schemes, what="schemes", quiet=given["json"])
-    ]
+    found = [theory.mean_field(name, setting) for name in progress(request.schemes, what="schemes", quiet=given.json)]
     sweeps = [width_sweep(name, request.dims, setting) for name in request.schemes] if request.dims else []
     page = _page(found, lemmas, setting)
     if sweeps:
         page.heading("Gradient of the last FFN by width")
         page.table(width_rows(sweeps), name="widths", caption="Stated: at most d sqrt(ln d), whose exponent is beside.")
     page.heading("How this was made")
-    page.code(command_line(request, given["out"]))
-    written = page.write(given["out"] / "mean-field.html")
-    if given["json"]:
+    page.code(command_line(request, given.out))
+    written = page.write(given.out / "mean-field.html")
+    if given.json:
         shown = {"setting": setting.to_dict(), "lemmas": lemmas, "schemes": [f.to_dict() for f in found]}
         shown |= {"widths": [sweep.to_dict() for sweep in sweeps]}
         print_json({**shown, "source": theory.SOURCE, "page": str(written)})

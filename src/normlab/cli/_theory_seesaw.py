@@ -55,13 +55,13 @@ def _run(_: typer.Context, given: Given) -> None:
     setting = MeanFieldSetting(dim=request.dim, tokens=request.tokens, seed=request.seed)
     found = [
         seesaw(name, depth=request.depth, draws=request.draws, setting=setting)
-        for name in progress(request.schemes, what="schemes", quiet=given["json"])
+        for name in progress(request.schemes, what="schemes", quiet=given.json)
     ]
     page = _page(found)
     page.heading("How this was made")
-    page.code(command_line(request, given["out"]))
-    written = page.write(given["out"] / "seesaw.html")
-    if given["json"]:
+    page.code(command_line(request, given.out))
+    written = page.write(given.out / "seesaw.html")
+    if given.json:
         print_json({"schemes": [arm.to_dict() for arm in found], "page": str(written)})
         return
     console().print(table(rows(found), title=f"The seesaw, {request.depth} layers at initialisation"))

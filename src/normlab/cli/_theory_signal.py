@@ -58,9 +58,9 @@ def _run(_: typer.Context, given: Given) -> None:
     found = layers(parse_fields(request.schemes), setting)
     page = _page(found)
     page.heading("How this was made")
-    page.code(command_line(request, given["out"]))
-    written = page.write(given["out"] / "signal.html")
-    if given["json"]:
+    page.code(command_line(request, given.out))
+    written = page.write(given.out / "signal.html")
+    if given.json:
         curves = {
             name: {"gradient": found.gradient[i].mean(0).tolist(), "radius": found.radius[i].mean(0).tolist()}
             for i, name in enumerate(found.names)

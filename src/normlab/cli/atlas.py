@@ -26,11 +26,11 @@ def _run(_: typer.Context, given: Given) -> None:
 
     request = asked(AtlasRequest, given)
     assert isinstance(request, AtlasRequest)
-    out: Path = given["out"]
+    out: Path = given.out
     atlas = measure(request)
     write_json(out / "atlas.json", atlas.rows())
     page = pages.build(atlas, command=command_line(request, out)).write(out / "report.html")
-    if given["json"]:
+    if given.json:
         print_json(atlas.rows())
     else:
         pages.show(atlas, page)

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def compare(context: typer.Context, given: Given) -> None:
     place = place_of(given)
-    named = preset(given["preset"]) if given["preset"] else {}
+    named = preset(given.preset) if given.preset else {}
     from normlab.experiments.protocol import run
 
     fields = {flag.field for flag in flags(CompareRequest)}

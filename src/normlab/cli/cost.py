@@ -63,12 +63,12 @@ def _run(_: typer.Context, given: Given) -> None:
     assert isinstance(request, CostRequest)
     _apply(request, given["settings"] or [])
     # All are made before one is counted, so that no name is tried before all of them are known to be good.
-    configs = [_config(name, request, given["settings"] or []) for name in request.schemes]
+    configs = [_config(name, request, given.settings or []) for name in request.schemes]
     place = {"stages": request.stages, "virtual_stages": request.virtual_stages, "cuts": request.cuts}
     size = {"length": request.length, "batch": request.batch, "dtype": request.dtype}
     more: dict[str, Any] = {**size, **place, "prefill_chunk": request.prefill_chunk}
     costs = [cost(config, **more) for config in configs]
-    if given["json"]:
+    if given.json:
         found = [{**item.to_dict(), "config": config.to_dict()} for item, config in zip(costs, configs, strict=True)]
         print_json(found[0] if len(found) == 1 else found)
         return

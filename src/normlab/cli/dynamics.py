@@ -108,9 +108,9 @@ def _run(context: typer.Context, given: Given) -> None:
         notes.append(RANDOM_FIGURE_NOTE)
     else:
         setting = request.setting()
-    found = explore(fields, setting, tail=request.tail, shown=not given["json"])
-    page = _write(found, fields, notes, out=given["out"], command=command_line(request, given["out"]))
-    if given["json"]:
+    found = explore(fields, setting, tail=request.tail, shown=not given.json)
+    page = _write(found, fields, notes, out=given.out, command=command_line(request, given.out))
+    if given.json:
         print_json({**found.to_dict(), "notes": notes, "page": str(page)})
         return
     _print(found, notes, page)

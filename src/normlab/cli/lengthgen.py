@@ -40,7 +40,7 @@ def lengthgen(context: typer.Context, given: Given) -> None:
 
     from normlab.experiments.protocol import run
 
-    name = given["experiment"]
+    name = given.experiment
     if not name:
         deliver(run(request_of(typed, {}), place), place.out, json=place.quiet)
         return

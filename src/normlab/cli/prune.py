@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         if request.layers is not None and beside:
             option = beside[0].replace("_", "-")
             raise ConfigError(f"--{option} chooses layers, and --layers names them; give one of the two")
-        _prune(given["model"], request, given)
+        _prune(given.model, request, given)
 
     more = [
         parameter("model", ModelName, EMPTY), parameter("out", Folder, Path("runs/prune")),
@@ -60,7 +60,7 @@ def _prune(source: str, request: PruneRequest, given: Given) -> None:
 
     windows = 2 * request.windows if not request.heal else 10 * request.windows
     loaded, batches = opened(
-        source, request.text, length=request.window, count=windows, device=pick_device(given["device"])
+        source, request.text, length=request.window, count=windows, device=pick_device(given.device)
     )
     judging = max(1, request.windows // 2)
     shown, rest = batches[-judging:], batches[:-judging]
@@ -70,10 +70,10 @@ def _prune(source: str, request: PruneRequest, given: Given) -> None:
         layers = tuple(choice.layer for choice in chosen)
     how = Heal(rest, steps=request.heal, lr=request.lr) if request.heal else None
     report = prune(loaded.model, list(layers), batches=shown, heal=how)
-    out = given["out"]
+    out = given.out
     write_model(loaded, out)
     write_json(out / "prune.json", report.to_dict())
-    if given["json"]:
+    if given.json:
         print_json({**report.to_dict(), "folder": str(out)})
     else:
         typer.echo(f"{report.text}\nfolder: {out}")

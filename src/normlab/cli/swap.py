@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
     def run(_: typer.Context, given: Given) -> None:
         request = asked(SwapRequest, given)
         assert isinstance(request, SwapRequest)
-        _swap(given["model"], given["scheme"], request, given)
+        _swap(given.model, given.scheme, request, given)
 
     more = [
         parameter("model", ModelName, EMPTY), parameter("scheme", SchemeName, EMPTY),
@@ -60,14 +60,14 @@ def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
     from normlab.surgery.swap import swap
 
     register_types()
-    device, out = pick_device(given["device"]), given["out"]
+    device, out = pick_device(given.device), given.out
     loaded, batches = opened(source, request.text, length=request.window, count=request.windows, device=device)
     report = swap(loaded.model, scheme, batches=batches, calibrate=request.calibrate)  # type: ignore[arg-type]
     refused = request.strict and not report.preserved
     if not refused:
         write_model(loaded, out)
         write_json(out / "swap.json", report.to_dict())
-    if given["json"]:
+    if given.json:
         print_json({**report.to_dict(), "folder": None if refused else str(out)})
     else:
         typer.echo(report.text)

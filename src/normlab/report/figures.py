@@ -13,6 +13,7 @@ from normlab.report.colours import FARES, MUTED, THEORY, pick, scheme_colours
 
 Trace: TypeAlias = dict[str, Any]  # what plotly.js draws; its grammar is not ours to type
 Figure: TypeAlias = dict[str, Any]
+Style: TypeAlias = Mapping[str, object]
 Numbers: TypeAlias = Sequence[float | None]
 
 COLUMNS = 3
@@ -49,9 +50,9 @@ def bars(
 ) -> Trace:
     """`reach` is how far an error bar goes to each side."""
     drawn: Trace = {"type": "bar", "x": list(xs), "y": list(ys), "name": name, "marker": {"color": pick(colour)}}
-    if reach is not None:
-        drawn["error_y"] = {"type": "data", "array": list(reach), "thickness": 1.2, "width": 2, "color": MUTED}
-    return drawn
+    if reach is None:
+        return drawn
+    return {**drawn, "error_y": {"type": "data", "array": list(reach), "thickness": 1.2, "width": 2, "color": MUTED}}
 
 
 def matrix(values: Sequence[Numbers], name: str = "", **style: object) -> Trace:
@@ -61,11 +62,25 @@ def matrix(values: Sequence[Numbers], name: str = "", **style: object) -> Trace:
 
 # -- figures ----------------------------------------------------------------------------------------------------------
 def figure(
-    traces: Sequence[Trace], *, x: str, y: str, log_x: bool = False, log_y: bool = False, legend: bool = True
+    traces: Sequence[Trace],
+    *,
+    x: str,
+    y: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    across: Style | None = None,
+    down: Style | None = None,
+    layout: Style | None = None,
 ) -> Figure:
-    """Traces with their axes; the legend stands below."""
-    layout = {"xaxis": axis(x, log=log_x), "yaxis": axis(y, log=log_y), "hovermode": "closest", "showlegend": legend}
-    return {"data": list(traces), "layout": {**layout, "legend": {"orientation": "h", "y": -0.22}}}
+    """Traces with their axes, which `across` and `down` say more of; the legend stands below."""
+    axes = {"xaxis": {**axis(x, log=log_x), **(across or {})}, "yaxis": {**axis(y, log=log_y), **(down or {})}}
+    legend = {"showlegend": True, "legend": {"orientation": "h", "y": -0.22}}
+    return {"data": list(traces), "layout": {**axes, "hovermode": "closest", **legend, **(layout or {})}}
+
+
+def heights(traces: Sequence[Trace]) -> list[float | None]:
+    """Every y that is drawn, bands left out."""
+    return [value for trace in traces if trace.get("fill") is None for value in trace["y"]]
 
 
 def axis(title: str, *, log: bool = False) -> dict[str, object]:
@@ -112,7 +127,7 @@ def marked(places: Mapping[int, str], *, name: str = "") -> list[dict[str, objec
 
 
 def status(
-    rows: Mapping[str, Sequence[str]], columns: Mapping[int, str], *, said: Mapping[str, Sequence[str]]
+    rows: Mapping[str, Sequence[str]], columns: Mapping[int, str], *, said: Mapping[str, Sequence[str]], x: str
 ) -> Figure:
     """A strip a row, a cell a place, each coloured by how it fares (a key of `FARES`); `said` is shown on hovering.
 
@@ -136,11 +151,12 @@ def status(
         for how in seen
     ]  # fmt: skip
     still = {"fixedrange": True, "showgrid": False, "zeroline": False}
-    across = {"tickvals": list(columns), "ticktext": list(columns.values()), "tickangle": 0, **still}
+    named = {"tickvals": list(columns), "ticktext": list(columns.values()), "tickangle": 0}
+    across = {"title": {"text": x}, **named, **still}
     down = {"type": "category", "autorange": "reversed", "automargin": True, **still}
     above = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
     layout = {"xaxis": across, "yaxis": down, "hovermode": "closest", "showlegend": True, "legend": above}
-    return {"data": [cells, *legend], "layout": layout}
+    return {"data": [cells, *legend], "layout": {**layout, "margin": {"t": 40}}}
 
 
 def every_so_many(count: int, *, most: int = 12) -> list[int]:
@@ -170,13 +186,12 @@ def intervals(
         trace: Trace = {"type": "scatter", "mode": "markers", "x": [mean], "y": [name], "name": name, "marker": marker}
         if mean is not None and low is not None and high is not None:
             reach = {"array": [high - mean], "arrayminus": [mean - low], "symmetric": False, "thickness": 2}
-            trace["error_x"] = {"type": "data", "color": colours[name], **reach}
+            trace |= {"error_x": {"type": "data", "color": colours[name], **reach}}
         traces.append(trace)
-    drawn = figure(traces, x=x, y="", legend=False)
-    drawn["layout"]["yaxis"] = {"type": "category", "automargin": True}
-    if zero:
-        drawn["layout"]["shapes"] = [vertical(0.0, dash="solid")]
-    return drawn, 90 + 28 * len(names)
+    shapes = [vertical(0.0, dash="solid")] if zero else []
+    down = {"type": "category", "automargin": True}
+    layout = {"showlegend": False, "shapes": shapes}
+    return figure(traces, x=x, y="", down=down, layout=layout), 90 + 28 * len(names)
 
 
 def vertical(at: float, *, dash: str = "dash") -> dict[str, object]:
@@ -193,38 +208,41 @@ def small_multiples(
     y: str,
     log_y: bool = False,
     columns: int = COLUMNS,
-    axes: Mapping[str, object] | None = None,
-    hover: str = "x unified",
+    across: Style | None = None,
+    down: Style | None = None,
+    layout: Style | None = None,
 ) -> tuple[Figure, int]:
     """(figure, height in pixels). `panels` maps a title to plotly traces; all panels share both axes.
 
-    `hover`: "x unified" reads all lines of a panel at one place, "closest" one mark.
+    Hovering reads all lines of a panel at one place; a layout with `hovermode` "closest" reads one mark.
     """
     columns = min(columns, max(1, len(panels)))
     rows = math.ceil(len(panels) / columns)
     data: list[Trace] = []
-    layout: dict[str, Any] = {"annotations": [], "legend": {"orientation": "h", "y": -0.25 / rows}, "margin": {"t": 30}}
-    layout["hovermode"] = hover
-    layout["meta"] = {"panels": len(panels), "height": 190, "gap": 80, "x": x, "y": y}  # for a narrow page
+    placed: dict[str, object] = {"meta": {"panels": len(panels), "height": 190, "gap": 80, "x": x, "y": y}}  # narrow pages
+    titles: list[Style] = []
     named: set[str] = set()
     for index, (title, traces) in enumerate(panels.items()):
         row, column = divmod(index, columns)
         left, right = _span(column, columns)
         top, bottom = 1 - _span(row, rows, 0.12)[0], 1 - _span(row, rows, 0.12)[1]
         tag = "" if index == 0 else str(index + 1)
-        first = {} if index == 0 else {"matches": "x"}
-        layout[f"xaxis{tag}"] = {"domain": [left, right], "anchor": f"y{tag}", **first}
-        layout[f"yaxis{tag}"] = {
+        placed[f"xaxis{tag}"] = {
+            "domain": [left, right],
+            "anchor": f"y{tag}",
+            **({"matches": "x"} if index else {}),
+            **(across or {}),
+            **({"title": {"text": x}} if index + columns >= len(panels) else {}),
+        }
+        placed[f"yaxis{tag}"] = {
             "domain": [bottom, top],
             "anchor": f"x{tag}",
-            **({} if index == 0 else {"matches": "y"}),
+            **({"matches": "y"} if index else {}),
+            **({"type": "log"} if log_y else {}),
+            **(down or {}),
+            **({"title": {"text": y}} if column == 0 else {}),
         }
-        layout[f"yaxis{tag}"].update({"type": "log"} if log_y else {}, **(axes or {}))
-        if index + columns >= len(panels):
-            layout[f"xaxis{tag}"]["title"] = {"text": x}
-        if column == 0:
-            layout[f"yaxis{tag}"]["title"] = {"text": y}
-        layout["annotations"].append(
+        titles.append(
             {"text": title, "x": (left + right) / 2, "y": top, "xref": "paper", "yref": "paper", "showarrow": False,
              "yanchor": "bottom", "font": {"size": 13}}
         )  # fmt: skip
@@ -234,7 +252,8 @@ def small_multiples(
             shared = {"xaxis": f"x{tag}", "yaxis": f"y{tag}", "legendgroup": name, "showlegend": shown}
             named |= {name} if shown else set()
             data.append({**trace, **shared})
-    return {"data": data, "layout": layout}, 90 + 210 * rows
+    around = {"legend": {"orientation": "h", "y": -0.25 / rows}, "margin": {"t": 30}, "hovermode": "x unified"}
+    return {"data": data, "layout": {"annotations": titles, **around, **placed, **(layout or {})}}, 90 + 210 * rows
 
 
 def heatmaps(panels: Mapping[str, Sequence[Numbers]], *, x: str, y: str) -> tuple[Figure, int]:
@@ -243,8 +262,9 @@ def heatmaps(panels: Mapping[str, Sequence[Numbers]], *, x: str, y: str) -> tupl
         title: [{"type": "heatmap", "z": [list(row) for row in values], "coloraxis": "coloraxis", "name": title}]
         for title, values in panels.items()
     }
-    drawn, height = small_multiples(traces, x=x, y=y, axes={"autorange": "reversed"}, hover="closest")
-    drawn["layout"]["coloraxis"] = {"colorscale": "Viridis", "cmin": 0, "colorbar": {"thickness": 12}}
+    colours = {"colorscale": "Viridis", "cmin": 0, "colorbar": {"thickness": 12}}
+    layout = {"hovermode": "closest", "coloraxis": colours}
+    drawn, height = small_multiples(traces, x=x, y=y, down={"autorange": "reversed"}, layout=layout)
     return drawn, height + 60
 
 

@@ -29,7 +29,7 @@ def entry(name: str) -> Entry:
     found = _FORM.search(citation)
     if found is None:
         return Entry(name, name, citation, f"@misc{{{name},\n  title = {{{name}}},\n  note = {{{_safe(citation)}}}\n}}")
-    who, year, title, arxiv = found["who"], found["year"], found["title"], found["arxiv"]
+    who, year, title, arxiv = found.group("who", "year", "title", "arxiv")
     words = re.findall(r"[A-Za-z]+", who.replace("et al.", "").replace(" and ", " "))
     key = f"{(words or [name])[0].lower()}{year}{name.replace('_', '')}"
     people = re.sub(r",? et al\.$", " and others", who)

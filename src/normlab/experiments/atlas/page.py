@@ -223,6 +223,5 @@ def _heat(mixing: list[list[float]]) -> Figure:
         [v / (max(map(abs, row)) or 1.0) if source <= read else None for source, v in enumerate(row)]
         for read, row in enumerate(mixing)
     ]
-    drawn = figure([matrix(scaled, zmin=0, zmax=1, hoverongaps=False)], x="source", y="read", legend=False)
-    drawn["layout"]["yaxis"]["autorange"] = "reversed"
-    return drawn
+    heat = matrix(scaled, zmin=0, zmax=1, hoverongaps=False)
+    return figure([heat], x="source", y="read", down={"autorange": "reversed"}, layout={"showlegend": False})

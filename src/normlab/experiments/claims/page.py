@@ -12,7 +12,7 @@ from normlab.experiments.claims.criteria import Reading
 from normlab.experiments.claims.decide import wanted
 from normlab.report import Page
 from normlab.report.colours import MUTED
-from normlab.report.figures import Figure, Trace
+from normlab.report.figures import Figure, Style, Trace
 from normlab.report.terminal import show
 from normlab.results import page_of
 
@@ -117,32 +117,30 @@ def picture(readings: Sequence[Reading], colour: str) -> tuple[Figure, int]:
     """(figure, height): a row for each reading with its own axis; the claimed range is shaded."""
     count = len(readings)
     traces: list[Trace] = []
-    layout: Figure = {
-        "showlegend": False,
-        "shapes": [],
-        "annotations": [],
-        "margin": {"t": 24, "b": 24, "l": 20, "r": 20},
-    }
+    axes: dict[str, object] = {}
+    shapes: list[Style] = []
+    texts: list[Style] = []
     for row, reading in enumerate(readings):
         tag = "" if row == 0 else str(row + 1)
         top, bottom = 1 - row / count, 1 - (row + 0.55) / count
         left, right = _span(reading)
-        layout[f"xaxis{tag}"] = {"anchor": f"y{tag}", "range": [left, right], "zeroline": False}
-        layout[f"yaxis{tag}"] = {"domain": [max(bottom, 0), top - 0.3 / count], "anchor": f"x{tag}", "visible": False}
-        layout[f"yaxis{tag}"]["range"] = [-1, 1]
+        axes[f"xaxis{tag}"] = {"anchor": f"y{tag}", "range": [left, right], "zeroline": False}
+        domain = [max(bottom, 0), top - 0.3 / count]
+        axes[f"yaxis{tag}"] = {"domain": domain, "anchor": f"x{tag}", "visible": False, "range": [-1, 1]}
         low, high = max(reading.wanted[0], left), min(reading.wanted[1], right)
         if low <= high:
-            layout["shapes"].append(
+            shapes.append(
                 {"type": "rect", "xref": f"x{tag}", "yref": f"y{tag}", "x0": low, "x1": high, "y0": -1, "y1": 1,
                  "fillcolor": "#2e8b57", "opacity": 0.15, "line": {"width": 0}}
             )  # fmt: skip
         text = html.escape(f"{reading.label}: {show(reading.estimate)}, {wanted(reading)}")
-        layout["annotations"].append(
+        texts.append(
             {"text": text, "xref": "paper", "yref": "paper", "x": 0, "y": top, "xanchor": "left", "yanchor": "top",
              "showarrow": False, "font": {"size": 12}}
         )  # fmt: skip
         traces.append(_mark(reading, colour, tag))
-    return {"data": traces, "layout": layout}, 60 + 86 * count
+    around = {"showlegend": False, "margin": {"t": 24, "b": 24, "l": 20, "r": 20}}
+    return {"data": traces, "layout": {**around, "shapes": shapes, "annotations": texts, **axes}}, 60 + 86 * count
 
 
 def _mark(reading: Reading, colour: str, tag: str) -> Trace:
@@ -158,7 +156,7 @@ def _mark(reading: Reading, colour: str, tag: str) -> Trace:
             "symmetric": False,
             "thickness": 2,
         }
-        mark["error_x"] = {"type": "data", "color": colour, **reach}
+        mark |= {"error_x": {"type": "data", "color": colour, **reach}}
     return mark
 
 

@@ -151,11 +151,9 @@ def _figure(result: LengthGeneralization, metric: str, title: str) -> Figure:
         traces.append(theory(lengths, [point.tv for point in result.closed_form], "closed form, no norm"))
         normed = [point.tv_with_norm for point in result.closed_form]
         traces.append(theory(lengths, normed, "closed form, norm", dash="dash"))
-    drawn = figure(traces, x="length (tokens)", y=title, log_x=True)
     lengths = sorted({p.length for points in curves.values() for p in points})
-    drawn["layout"]["xaxis"] |= ticks(_apart(lengths))
-    drawn["layout"]["shapes"] = [vertical(result.config.train_length)]
-    return drawn
+    layout = {"shapes": [vertical(result.config.train_length)]}
+    return figure(traces, x="length (tokens)", y=title, log_x=True, across=ticks(_apart(lengths)), layout=layout)
 
 
 def show(result: LengthGeneralization, page: Path) -> None:

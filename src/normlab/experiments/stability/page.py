@@ -25,14 +25,15 @@ def build(result: StabilityMap) -> Page:
     for sentence in result.statements:
         page.text(sentence, style="lead" if len(result.statements) <= 4 else "")
     panels = {", ".join(filter(None, (r.scheme, f"{r.depth} layers", r.map))): _points(r) for r in result.regions}
-    figure, height = small_multiples(panels, x="learning rate", y="steps of warm-up", hover="closest")
-    layout = figure["layout"]
-    for key, axis in layout.items():
-        if key.startswith(("xaxis", "yaxis")):
-            axis["type"] = "log" if key.startswith("x") else "category"
-            if key.startswith("x"):
-                axis |= {"dtick": 1, "exponentformat": "power"}
-    layout["coloraxis"] = {"colorscale": "Viridis", "reversescale": True, "colorbar": {"title": {"text": "loss"}}}
+    colours = {"colorscale": "Viridis", "reversescale": True, "colorbar": {"title": {"text": "loss"}}}
+    figure, height = small_multiples(
+        panels,
+        x="learning rate",
+        y="steps of warm-up",
+        across={"type": "log", "dtick": 1, "exponentformat": "power"},
+        down={"type": "category"},
+        layout={"hovermode": "closest", "coloraxis": colours},
+    )
     page.figure(
         figure,
         height=height + 40,

@@ -100,7 +100,5 @@ def picture(d: Diagnosis) -> tuple[Figure, int]:
     depth = len(d.layers)
     away = depth / 16  # of the ends, whose names take room
     inner = {i + 1: str(i) for i in every_so_many(depth) if away <= i + 1 <= depth + 1 - away}
-    drawn = status(body.fares, {0: "in", **inner, depth + 1: "out"}, said=body.said)
-    drawn["layout"]["xaxis"]["title"] = {"text": "layer"}
-    drawn["layout"]["margin"] = {"t": 40}
+    drawn = status(body.fares, {0: "in", **inner, depth + 1: "out"}, said=body.said, x="layer")
     return drawn, 120 + 34 * len(body.fares)

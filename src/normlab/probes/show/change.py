@@ -197,15 +197,13 @@ def build(change: Change) -> Page:
 
 def layer_picture(change: Change) -> Figure:
     layers = [row.layer for row in change.layers]
-    drawn = figure(
+    return figure(
         [bars(layers, [100 * row.drift for row in change.layers], "moved by")],
         x="layer",
         y="moved by (% of its size)",
-        legend=False,
+        across={"tickvals": every_so_many(len(layers))},
+        layout={"showlegend": False, "shapes": marked(dict.fromkeys(change.outstanding, "warn"), name="stands out")},
     )
-    drawn["layout"]["shapes"] = marked(dict.fromkeys(change.outstanding, "warn"), name="stands out")
-    drawn["layout"]["xaxis"] |= {"tickvals": every_so_many(len(layers))}
-    return drawn
 
 
 def _rows(change: Change) -> list[str]:
@@ -224,7 +222,7 @@ def matrix_picture(change: Change) -> Figure:
     low, high = (math.floor(min(known)), math.ceil(max(known))) if known else (0, 1)
     steps = list(range(low, high + 1))
     bar = {"title": {"text": "moved by, %"}, "tickvals": steps, "ticktext": [f"{10.0**k:g}" for k in steps]}
-    drawn = figure([matrix(table, x=list(place), y=names, colorbar=bar)], x="layer", y="", legend=False)
-    drawn["layout"]["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True}
-    drawn["layout"]["xaxis"] |= {"tickvals": every_so_many(depth)}
-    return drawn
+    heat = matrix(table, x=list(place), y=names, colorbar=bar)
+    down = {"type": "category", "autorange": "reversed", "automargin": True}
+    across = {"tickvals": every_so_many(depth)}
+    return figure([heat], x="layer", y="", across=across, down=down, layout={"showlegend": False})

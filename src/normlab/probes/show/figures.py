@@ -15,11 +15,13 @@ from normlab.probes.show.body import flagged, marks
 from normlab.probes.show.normal import band_of
 from normlab.report.figures import (
     Figure,
+    Style,
     Trace,
     band,
     bars,
     every_so_many,
     figure,
+    heights,
     line,
     log_ticks,
     matrix,
@@ -44,8 +46,8 @@ class Plot:
     normal: dict[str, str] | None = None  # label of a line -> column of the reference
 
 
-def per_layer(diagnoses: Sequence[Diagnosis], plot: Plot) -> Figure | None:
-    """One line per model and value; None if nothing of it was measured."""
+def per_layer(diagnoses: Sequence[Diagnosis], plot: Plot, beside: Sequence[Trace] = ()) -> Figure | None:
+    """One line per model and value, and what is predicted beside a single one; None if nothing of it was measured."""
     data: list[Trace] = []
     for number, d in enumerate(diagnoses):
         for order, (label, value) in enumerate(plot.lines.items()):
@@ -57,7 +59,7 @@ def per_layer(diagnoses: Sequence[Diagnosis], plot: Plot) -> Figure | None:
                 data += _band(d, plot, label, order) if alone else []
                 points = {"mode": "lines+markers", "marker": _markers(d, alone)}
                 data.append(line(range(len(d.layers)), found, name, order if alone else number, **points, **style))
-    return over_depth(diagnoses, data, y=plot.y, log=plot.log) if data else None
+    return over_depth(diagnoses, data, beside=beside, y=plot.y, log=plot.log) if data else None
 
 
 def _markers(d: Diagnosis, alone: bool) -> dict[str, object]:
@@ -76,22 +78,29 @@ def _band(d: Diagnosis, plot: Plot, label: str, colour: int) -> list[Trace]:
     return [{**drawn, "name": f"{label}: {found.models} healthy models", "showlegend": True}]
 
 
-def over_depth(diagnoses: Sequence[Diagnosis], data: list[Trace], *, y: str, log: bool = False) -> Figure:
-    """Axes of a picture over depth, with the flagged layers of a single model behind it."""
-    drawn = figure(data, x="layer", y=y, log_y=log)
+def over_depth(
+    diagnoses: Sequence[Diagnosis],
+    data: Sequence[Trace],
+    *,
+    y: str,
+    x: str = "layer",
+    log: bool = False,
+    beside: Sequence[Trace] = (),
+    layout: Style | None = None,
+) -> Figure:
+    """A picture over depth, with the flagged layers of a single model behind it; `data` alone sets the range."""
     depth = max(len(d.layers) for d in diagnoses)
-    drawn["layout"]["xaxis"] |= {"tickvals": every_so_many(depth), "range": [-0.6, depth - 0.4]}
-    if log:
-        measured = [value for trace in data if trace.get("fill") is None for value in trace["y"]]
-        drawn["layout"]["yaxis"] |= log_ticks(measured)
-        drawn["layout"]["yaxis"] |= _range([v for v in measured if v is not None and math.isfinite(v) and v > 0])
-    if len(diagnoses) == 1:
-        drawn["layout"]["shapes"] = marks(diagnoses[0])
-    return drawn
+    across = {"tickvals": every_so_many(depth), "range": [-0.6, depth - 0.4]}
+    measured = heights(data)
+    down = {**log_ticks(measured), **_range(measured)} if log else None
+    shapes = {"shapes": marks(diagnoses[0])} if len(diagnoses) == 1 else {}
+    layout = {**shapes, **(layout or {})}
+    return figure([*data, *beside], x=x, y=y, log_y=log, across=across, down=down, layout=layout)
 
 
-def _range(values: Sequence[float]) -> dict[str, object]:
+def _range(measured: Sequence[float | None]) -> dict[str, object]:
     """What was measured fills the picture; a band may reach beyond it."""
+    values = [v for v in measured if v is not None and math.isfinite(v) and v > 0]
     if not values:
         return {}
     low, high = math.log10(min(values)), math.log10(max(values))
@@ -149,48 +158,45 @@ STREAMS = Plot(
 
 
 def norms(diagnoses: Sequence[Diagnosis]) -> Figure | None:
-    drawn = per_layer(diagnoses, NORMS)
-    if drawn is not None and len(diagnoses) == 1:
-        law = diagnoses[0].theory
-        layers = range(len(diagnoses[0].layers))
+    beside: list[Trace] = []
+    if len(diagnoses) == 1:
+        law, layers = diagnoses[0].theory, range(len(diagnoses[0].layers))
         if law.orthogonal:
-            drawn["data"].append(theory(layers, law.orthogonal, "if branches were orthogonal"))
+            beside.append(theory(layers, law.orthogonal, "if branches were orthogonal"))
         if law.xiong:
-            drawn["data"].append(theory(layers, law.xiong.low, "Xiong's lower bound (random weights)", dash="dash"))
-            drawn["data"].append(theory(layers, law.xiong.high, "Xiong's upper bound", dash="longdash"))
-    return drawn
+            beside.append(theory(layers, law.xiong.low, "Xiong's lower bound (random weights)", dash="dash"))
+            beside.append(theory(layers, law.xiong.high, "Xiong's upper bound", dash="longdash"))
+    return per_layer(diagnoses, NORMS, beside)
 
 
 def tokens(diagnoses: Sequence[Diagnosis]) -> Figure | None:
-    drawn = per_layer(diagnoses, TOKENS)
-    curve = diagnoses[0].theory.sphere_cosine
-    if drawn is not None and len(diagnoses) == 1 and curve:
-        drawn["data"].append(theory(range(len(curve)), curve, "attention alone, Q = K = V = I, beta = 1"))
-    return drawn
+    curve = diagnoses[0].theory.sphere_cosine if len(diagnoses) == 1 else None
+    beside = [theory(range(len(curve)), curve, "attention alone, Q = K = V = I, beta = 1")] if curve else []
+    return per_layer(diagnoses, TOKENS, beside)
 
 
 def lengths(diagnoses: Sequence[Diagnosis]) -> Figure | None:
+    shown = [d for d in diagnoses if len(d.lengths) > 1]
+    if not shown:
+        return None
     data: list[Trace] = []
     lines: dict[str, Callable[[LengthRow], float]] = {
         "largest weight": lambda row: row.max_weight,
         "RMS of the output": lambda row: row.attention_output_rms,
     }
-    for number, d in enumerate(d for d in diagnoses if len(d.lengths) > 1):
+    for number, d in enumerate(shown):
         sizes = [row.length for row in d.lengths]
         for order, (label, value) in enumerate(lines.items()):
             alone = len(diagnoses) == 1
             name, colour = (label, order) if alone else (f"{d.name}: {label}", number)
             style = {"mode": "lines+markers", "dash": "solid" if alone else _DASHES[order]}
             data.append(line(sizes, [value(row) for row in d.lengths], name, colour, **style))
-    if not data:
-        return None
+    first = shown[0].lengths
+    sizes = [row.length for row in first]
     if len(diagnoses) == 1:
-        sizes, first = data[0]["x"], data[0]["y"][0]
-        data.append(theory(sizes, [first * sizes[0] / n for n in sizes], "1/n: weight spread evenly"))
-    drawn = figure(data, x="tokens in the window", y="mean over layers", log_x=True, log_y=True)
-    drawn["layout"]["xaxis"] |= ticks(data[0]["x"])
-    drawn["layout"]["yaxis"] |= log_ticks([value for trace in data for value in trace["y"]])
-    return drawn
+        data.append(theory(sizes, [first[0].max_weight * sizes[0] / n for n in sizes], "1/n: weight spread evenly"))
+    x, y, down = "tokens in the window", "mean over layers", log_ticks(heights(data))
+    return figure(data, x=x, y=y, log_x=True, log_y=True, across=ticks(sizes), down=down)
 
 
 def skips(diagnoses: Sequence[Diagnosis]) -> Figure | None:
@@ -203,10 +209,8 @@ def skips(diagnoses: Sequence[Diagnosis]) -> Figure | None:
             data.append(bars(range(len(d.layers)), d.causal.change, d.name, number, reach=reached))
     if not data:
         return None
-    drawn = over_depth(diagnoses, data, y="change of the loss (nats)")
-    drawn["layout"]["xaxis"]["title"] = {"text": "layer that is skipped"}
-    drawn["layout"]["showlegend"] = len(diagnoses) > 1 or bool(drawn["layout"].get("shapes"))
-    return drawn
+    named = {"showlegend": len(diagnoses) > 1 or bool(marks(diagnoses[0]))}
+    return over_depth(diagnoses, data, y="change of the loss (nats)", x="layer that is skipped", layout=named)
 
 
 def angles(d: Diagnosis) -> Figure | None:
@@ -223,6 +227,5 @@ def mixing(d: Diagnosis) -> Figure | None:
     if d.mixing is None or not d.mixing.matrix:
         return None
     heat = matrix(d.mixing.matrix, colorbar={"title": {"text": "M"}})
-    drawn = figure([heat], x="source: 0 the embedding, then the branches", y="read by branch (the last: by the head)")
-    drawn["layout"]["yaxis"]["autorange"] = "reversed"
-    return drawn
+    x, y = "source: 0 the embedding, then the branches", "read by branch (the last: by the head)"
+    return figure([heat], x=x, y=y, down={"autorange": "reversed"})

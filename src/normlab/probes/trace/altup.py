@@ -27,11 +27,31 @@ BRANCHES = (
     BranchRoles("attention", "post_attention_layernorm", "self_attn"),
     BranchRoles("ffn", "post_feedforward_layernorm", "mlp"),
 )
-WATCHED = ("laurel", "post_attention_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm")
+WATCHED = {
+    "laurel": "laurel",
+    "attention": "post_attention_layernorm",
+    "ffn": "post_feedforward_layernorm",
+    "embedding": "post_per_layer_input_norm",
+}
+
+
+class Seen:
+    """What the call of one layer has shown so far."""
+
+    streams: Tensor
+    predicted: Tensor
+    prediction: Tensor
+    read: Tensor
+    laurel: Tensor
+    attention: Tensor
+    ffn: Tensor
+    activated: Tensor
+    correction: Tensor
+    embedding: Tensor
 
 
 def has_altup(layer: nn.Module) -> bool:
-    return all(hasattr(layer, name) for name in ("altup", *WATCHED))
+    return all(hasattr(layer, name) for name in ("altup", *WATCHED.values()))
 
 
 class AltUpLayout(Layout):
@@ -40,8 +60,8 @@ class AltUpLayout(Layout):
     def __init__(self, model: nn.Module, layers: list[tuple[str, nn.Module]]) -> None:
         row = LayerRoles(type(layers[0][1]).__name__, BRANCHES)
         super().__init__(model, layers, {id(layer): row for _, layer in layers})
-        owner: Any = model.get_submodule(layers[0][0].rpartition(".")[0].rpartition(".")[0])
-        self.norm: nn.Module = owner.norm
+        owner = model.get_submodule(layers[0][0].rpartition(".")[0].rpartition(".")[0])
+        self.norm = owner.get_submodule("norm")
 
     @property
     def placement(self) -> str:
@@ -65,7 +85,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
     def _reset(self, *_: object) -> None:
         self._calls = 0
         self._pending: Record | None = None
-        self._seen: dict[str, Tensor] = {}
+        self._seen = Seen()
         self._attention: Tensor | None = None
         self._attended: Tensor | None = None
 
@@ -75,8 +95,8 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         add(self.layout.norm.register_forward_pre_hook(lambda _module, args: self._arrive(args[0])))
         for _, layer in self.layout.layers:
             altup: Any = layer.altup
-            for name in WATCHED:
-                add(layer.get_submodule(name).register_forward_hook(self._keeper(name)))
+            for name, module in WATCHED.items():
+                add(layer.get_submodule(module).register_forward_hook(self._keeper(name)))
             add(layer.get_submodule("self_attn").register_forward_hook(self._attend))
             add(altup.correction_coefs.register_forward_hook(self._keeper("correction")))
             add(altup.prediction_coefs.register_forward_hook(self._keeper("prediction")))
@@ -97,61 +117,59 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         self._reset()
 
     def _keeper(self, name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: object, output: Any) -> None:
-            self._seen[name] = first_tensor(output)
+        def hook(_module: nn.Module, _args: object, output: object) -> None:
+            setattr(self._seen, name, first_tensor(output))
 
         return hook
 
-    def _attend(self, _module: nn.Module, _args: object, output: Any) -> None:
+    def _attend(self, _module: nn.Module, _args: object, output: object) -> None:
         self._attended = first_tensor(output)
         self._attention = find_weights(output) if self.weights else None
 
-    def _predicts(self, verb: Any, active: int) -> Callable[[Tensor], Tensor]:
+    def _predicts(self, verb: Callable[[Tensor], Tensor], active: int) -> Callable[[Tensor], Tensor]:
         def predict(streams: Tensor) -> Tensor:
-            predicted: Tensor = verb(streams)
+            predicted = verb(streams)
             self._arrive(predicted[active])
-            self._seen |= {"streams": streams, "predicted": predicted, "read": predicted[active]}
+            self._seen.streams, self._seen.predicted, self._seen.read = streams, predicted, predicted[active]
             return predicted
 
         return predict
 
-    def _corrects(self, verb: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    def _corrects(self, verb: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         def correct(predicted: Tensor, activated: Tensor) -> Tensor:
-            self._seen["activated"] = activated
-            corrected: Tensor = verb(predicted, activated)
-            self._seen["corrected"] = corrected.clone()  # the layer adds its embedding in place
-            return corrected
+            self._seen.activated = activated
+            return verb(predicted, activated)
 
         return correct
 
-    def _finished(self, module: Any, _args: object, output: Any) -> None:
+    def _finished(self, module: nn.Module, _args: object, output: object) -> None:
         seen, after = self._seen, first_tensor(output)
-        attention, ffn, x = (seen[name] for name in ("post_attention_layernorm", "post_feedforward_layernorm", "read"))
-        middle = (x + attention + seen["laurel"]) / math.sqrt(2)
-        post = seen["correction"] + 1.0
+        attention, ffn, x = seen.attention, seen.ffn, seen.read
+        middle = (x + attention + seen.laurel) / math.sqrt(2)
+        post = seen.correction + 1.0
         record = Record(
             self._calls, module, x, x, [Part("attention", x, attention, middle), Part("ffn", middle, ffn, x)]
         )
         record.weights, record.attended = self._attention, self._attended
         record.streams = after.permute(1, 2, 0, 3)
         record.gates, n = [Gates(None, post)], len(after)
-        mixing = seen["prediction"].unflatten(-1, (n, n)) + torch.eye(n, device=after.device)
+        mixing = seen.prediction.unflatten(-1, (n, n)) + torch.eye(n, device=after.device)
         record.mixings = [mixing]
         if self.verify:
             record.checks = self._checks(after, middle, post, mixing)
-        self._pending, self._seen = record, {}
+        self._pending, self._seen = record, Seen()
         self._calls += 1
 
     def _checks(self, after: Tensor, middle: Tensor, post: Tensor, mixing: Tensor) -> list[tuple[str, float]]:
         seen = self._seen
-        predicted = torch.einsum("btji,ibtd->jbtd", mixing, seen["streams"])
-        activated, innovation = seen["activated"], seen["activated"] - seen["read"]
-        inside = middle + seen["post_feedforward_layernorm"]
-        expected = seen["predicted"] + post.permute(2, 0, 1).unsqueeze(-1) * innovation
+        predicted = torch.einsum("btji,ibtd->jbtd", mixing, seen.streams)
+        activated, innovation = seen.activated, seen.activated - seen.read
+        inside = middle + seen.ffn
+        expected = seen.predicted + post.permute(2, 0, 1).unsqueeze(-1) * innovation
         others = torch.arange(len(expected), device=expected.device) != 0
-        expected = expected + others.view(-1, 1, 1, 1) * seen["post_per_layer_input_norm"]
+        expected = expected + others.view(-1, 1, 1, 1) * seen.embedding
         return [
-            ("AltUp predicts R X", mismatch(seen["predicted"], predicted, seen["predicted"])),
+            ("AltUp predicts R X", mismatch(seen.predicted, predicted, seen.predicted)),
             ("the layer computes (x + attention + laurel) / sqrt(2) + FFN", mismatch(inside, activated, innovation)),
             ("the streams are prediction + post (x) change + embedding", mismatch(after, expected, innovation)),
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from normlab.errors import InputError
@@ -37,14 +37,14 @@ def stored_runs(name: str, *, scheme: str, warmup: int) -> list[StoredRun]:
     if not path.exists():
         raise InputError(f"the stored map {str(path)!r} is not there; measure this claim in a clone of the repository")
     with open(path, newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["scheme"] == scheme and int(row["warmup"]) == warmup]
-    return [
-        StoredRun(
-            row["scheme"], int(row["depth"]), float(row["lr"]), int(row["warmup"]), int(row["seed"]),
-            float(row["loss"] or "nan"), row["verdict"], int(row["gradient_spikes"]), float(row["seconds"]),
-        )
-        for row in rows
-    ]  # fmt: skip
+        runs = [_run(*(row[field.name] for field in fields(StoredRun))) for row in csv.DictReader(file)]
+    return [run for run in runs if run.scheme == scheme and run.warmup == warmup]
+
+
+def _run(scheme: str, depth: str, lr: str, warmup: str, seed: str, loss: str, *rest: str) -> StoredRun:
+    verdict, spikes, seconds = rest
+    sizes = (int(depth), float(lr), int(warmup), int(seed), float(loss or "nan"))
+    return StoredRun(scheme, *sizes, verdict, int(spikes), float(seconds))
 
 
 def by_seed(runs: list[StoredRun]) -> dict[int, list[StoredRun]]:
