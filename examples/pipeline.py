@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import normlab as nl
+from normlab.model.pipeline import NaivePipeline
 from normlab.report import console, table
 
 
@@ -22,13 +23,12 @@ def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def measure(model: nl.Transformer, tokens: torch.Tensor, *, virtual_stages: int, cached: bool) -> dict[str, float]:
     model.zero_grad()
-    pipe = nl.Pipeline(
+    pipe = (nl.Pipeline if cached else NaivePipeline)(
         model,
         shape=tuple(tokens.shape),
         microbatches=dist.get_world_size(),
         loss=loss,
         virtual_stages=virtual_stages,
-        cached=cached,
     )
     pipe.step(tokens, tokens)
     sent = torch.tensor([float(pipe.traffic()[key]) for key in ("forward", "backward")])

@@ -15,11 +15,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent.parent
 WANTED = {
     "string subscripts": "< 200", "dict[str, Any]": "< 60", "Any": "< 300", "functions with more than 8 arguments": "<= 2",
-    "cycles with lazy imports": "<= 2", "folders with more than 12 files (schemes: 24)": "0",
+    "cycles with lazy imports": "<= 2", "folders with more than 12 files (schemes: 24)": "<= 0",
     "modules mirrored by a test, %": ">= 75", "lines": "fewer",
 }  # fmt: skip
 ROOMY = {"schemes": 24}
-FIRST = 23_561  # lines of the source when the limits were set; what counts occurrences may grow with the source
 
 
 def modules(tree: Path) -> dict[str, ast.Module]:
@@ -134,6 +133,13 @@ def measure(tree: Path) -> dict[str, int]:
     }
 
 
+def holds(value: int, wanted: str) -> bool:
+    """A wish without a number holds always."""
+    sign, _, limit = wanted.partition(" ")
+    tests = {"<": value.__lt__, "<=": value.__le__, ">=": value.__ge__}
+    return sign not in tests or tests[sign](int(limit))
+
+
 def by_room(tree: Path) -> None:
     rooms: dict[str, Counter[str]] = {}
     for name, module in modules(tree).items():
@@ -150,7 +156,8 @@ def main(arguments: list[str]) -> None:
         return
     columns = [measure(tree) for tree in trees]
     for key, wanted in WANTED.items():
-        print(f"{key:<48}", *(f"{column[key]:>8}" for column in columns), f"   wanted {wanted}")
+        broken = "" if holds(columns[-1][key], wanted) else "   BROKEN"
+        print(f"{key:<48}", *(f"{column[key]:>8}" for column in columns), f"   wanted {wanted}{broken}")
     last = trees[-1]
     for pair in cycles(modules(last)):
         print("  lazy:", " -> ".join(pair))

@@ -53,7 +53,7 @@ def test_a_file_that_is_no_text_is_one_sentence(tmp_path, capsys, content, says)
 
 def test_what_is_typed_overrides_a_named_experiment():
     settings = {"task": "dyck", "seeds": 4, "preset": "two_layer"}
-    made = request_of({"seeds": 2, "set_": ["depth=3"], "test_set": ["depth=5"]}, settings)
+    made = request_of({"seeds": 2}, settings, set_=["depth=3"], test_set=["depth=5"])
     assert (made.seeds, made.preset) == (2, "two_layer")
     assert (made.task.depth, made.test_task.depth) == (3, 5)
     assert request_of({}, settings).test_task is None

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import normlab as nl
 from normlab.errors import ConfigError, NormlabError
 from normlab.model.cost import cached_formula, naive_formula
-from normlab.model.pipeline import Pipeline
+from normlab.model.pipeline import NaivePipeline, Pipeline
 from normlab.model.stages import make_plan
 
 SHAPE = (4, 5)
@@ -129,7 +129,9 @@ def compare(scheme, settings, options):
     twins = [shaken(model) for _ in range(3)]
     expected = train_whole(copy.deepcopy(model), tokens, targets)
     others = [train_whole(twin, tokens, targets) for twin in twins]
-    pipe = Pipeline(model, shape=SHAPE, microbatches=dist.get_world_size(), loss=loss_of, **options)
+    kind = Pipeline if options.get("cached", True) else NaivePipeline
+    given = {key: value for key, value in options.items() if key != "cached"}
+    pipe = kind(model, shape=SHAPE, microbatches=dist.get_world_size(), loss=loss_of, **given)
     for index, branch in enumerate(model.branches):  # what others run need not be here
         if not pipe._is_local(f"branches.{index}."):
             branch.to("meta")

@@ -34,10 +34,13 @@ class Given:
     address: str | None = None
     workers: int = 0
     model: str = ""
+    models: Sequence[str] = ()
     scheme: str = ""
     preset: str = ""
     experiment: str = ""
     settings: Sequence[str] | None = None
+    set_: Sequence[str] | None = None
+    test_set: Sequence[str] | None = None
 
 
 def place_options(out: Path) -> list[inspect.Parameter]:

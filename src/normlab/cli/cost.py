@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -61,7 +62,7 @@ def _run(_: typer.Context, given: Given) -> None:
 
     request = asked(CostRequest, given)
     assert isinstance(request, CostRequest)
-    _apply(request, given["settings"] or [])
+    _apply(request, given.settings or [])
     # All are made before one is counted, so that no name is tried before all of them are known to be good.
     configs = [_config(name, request, given.settings or []) for name in request.schemes]
     place = {"stages": request.stages, "virtual_stages": request.virtual_stages, "cuts": request.cuts}
@@ -75,7 +76,7 @@ def _run(_: typer.Context, given: Given) -> None:
     _print(costs)
 
 
-def _apply(request: CostRequest, settings: list[str]) -> None:
+def _apply(request: CostRequest, settings: Sequence[str]) -> None:
     """Options that nothing here would heed are refused."""
     from normlab.errors import ConfigError
     from normlab.schemes import parse_scheme
@@ -92,7 +93,7 @@ def _apply(request: CostRequest, settings: list[str]) -> None:
         raise ConfigError("--cuts is for a pipeline: give --stages 2 or more, or leave it out")
 
 
-def _config(name: str, request: CostRequest, settings: list[str]) -> TransformerConfig:
+def _config(name: str, request: CostRequest, settings: Sequence[str]) -> TransformerConfig:
     from normlab.model import TransformerConfig
     from normlab.schemes import parse_scheme
 

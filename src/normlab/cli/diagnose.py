@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from normlab.cli._options import Device, Json, Out, Seed, pick_device
+from normlab.cli._options import Device, Json, Out, pick_device
+from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.experiments.request import Request, option
 
 if TYPE_CHECKING:
     from normlab.probes.change import Change
@@ -29,90 +32,76 @@ Models = Annotated[
         "At most 10,000 layers; nothing of it runs. Two checkpoints of one model: what changed from the first to the second.",
     ),
 ]
-Text = Annotated[
-    Path | None, typer.Option("--text", help="A text file (its first 16 MB); else a public-domain sample serves.")
-]
-Tokens = Annotated[
-    Path | None, typer.Option("--tokens", help="Token ids instead of text: a JSON list or numbers, at most 16 MB.")
-]
-Images = Annotated[
-    Path | None, typer.Option("--images", help="A folder of images for a model that reads them; generated ones serve.")
-]
-Window = Annotated[
-    int | None, typer.Option("--window", min=4, help="Tokens in a window: 256, or what the model can read.")
-]
-Windows = Annotated[
-    int | None, typer.Option("--windows", min=1, help="How many windows or images: 8; 32 for encoders.")
-]
-LossName = Annotated[str, typer.Option("--loss", help="auto, causal, masked, contrastive or none.")]
-Longest = Annotated[int, typer.Option("--max-length", min=64, help="Longest text for attention against length.")]
-Csv = Annotated[Path | None, typer.Option("--csv", help="Also write the layer table to this file.")]
-Skips = Annotated[bool, typer.Option("--skips/--no-skips", help="Skip each layer and measure the loss.")]
-Html = Annotated[bool, typer.Option("--html/--no-html", help="Write report.html into the folder of --out.")]
-Seconds = Annotated[
-    float | None,
-    typer.Option(
-        "--max-seconds", min=1, help="Then nothing optional begins (lengths, gradients, skips); says what is left out."
-    ),
-]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit with 1 if there is a fault or a warning; notes do not count.")
-]
-Pickle = Annotated[bool, typer.Option("--allow-pickle", help="Load weights that are pickles. They can run code.")]
-Remote = Annotated[bool, typer.Option("--trust-remote-code", help="Run the model's own code. It can do anything.")]
+
+
+class DiagnoseRequest(Request):
+    """What is read, what is measured, and what is written beside the verdicts."""
+
+    kind: ClassVar[str] = "diagnose"
+    text: str | None = option(None, "A text file (its first 16 MB); else a public-domain sample serves.")
+    tokens: str | None = option(None, "Token ids instead of text: a JSON list or numbers, at most 16 MB.")
+    images: str | None = option(None, "A folder of images for a model that reads them; generated ones serve.")
+    window: int | None = option(None, "Tokens in a window: 256, or what the model can read.", ge=4)
+    windows: int | None = option(None, "How many windows or images: 8; 32 for encoders.", ge=1)
+    loss: str = option("auto", "auto, causal, masked, contrastive or none.")
+    max_length: int = option(1024, "Longest text for attention against length.", ge=64)
+    skips: bool = option(True, "Skip each layer and measure the loss.")
+    max_seconds: float | None = option(
+        None, "Then nothing optional begins (lengths, gradients, skips); says what is left out.", ge=1
+    )
+    html: bool = option(True, "Write report.html into the folder of --out.")
+    csv: str | None = option(None, "Also write the layer table to this file.")
+    strict: bool = option(False, "Exit with 1 if there is a fault or a warning; notes do not count.")
+    allow_pickle: bool = option(False, "Load weights that are pickles. They can run code.")
+    trust_remote_code: bool = option(False, "Run the model's own code. It can do anything.")
+    seed: int = option(0, "Seed of every random draw.", ge=0, le=2**63 - 1)
 
 
 def register(app: typer.Typer) -> None:
-    @app.command()
-    def diagnose(
-        models: Models,
-        text: Text = None,
-        tokens: Tokens = None,
-        images: Images = None,
-        window: Window = None,
-        windows: Windows = None,
-        loss: LossName = "auto",
-        max_length: Longest = 1024,
-        skips: Skips = True,
-        max_seconds: Seconds = None,
-        html: Html = True,
-        csv: Csv = None,
-        strict: Strict = False,
-        allow_pickle: Pickle = False,
-        trust_remote_code: Remote = False,
-        out: Out = Path("runs/diagnose"),
-        device: Device = "auto",
-        seed: Seed = 0,
-        json: Json = False,
-    ) -> None:
-        """Is the residual stream of a model healthy? One sentence, then verdicts, plots and numbers, and what to try."""
-        from normlab.errors import ConfigError
-        from normlab.probes.inputs.request import DiagnoseOptions
-        from normlab.probes.inputs.sources import SAMPLE, Material
-        from normlab.probes.inputs.texts import read_text, read_tokens
+    more = [
+        parameter("models", Models, inspect.Parameter.empty), parameter("out", Out, Path("runs/diagnose")),
+        parameter("device", Device, "auto"), parameter("json", Json, False),
+    ]  # fmt: skip
+    help = "Is the residual stream of a model healthy? One sentence, then verdicts, plots and numbers, and what to try."
+    add_command(app, DiagnoseRequest, diagnose, name="diagnose", help=help, more=more)
 
-        if text is not None and tokens is not None:
-            raise ConfigError("--text and --tokens both say what is read; give one of the two")
-        asked = Asked(
-            material=Material(
-                text=read_tokens(tokens) if tokens is not None else read_text(text),
-                named=str(tokens) if tokens else str(text) if text else SAMPLE,
-                images=images,
-                window=window,
-                windows=windows,
-                allow_pickle=allow_pickle,
-                remote_code=trust_remote_code,
-                device=pick_device(device),
-            ),
-            options=DiagnoseOptions(loss=loss, longest=max_length, skips=skips, seed=seed, max_seconds=max_seconds),
-        )
-        found = examine(models, asked)
-        write(found, out, html=html, csv=csv)
-        show(found, json=json)
-        if not json:
-            typer.echo(f"\npage: {out / 'report.html'}" if html else f"\nfolder: {out}")
-        if strict and any(d.worst in ("bad", "warn") for d in found.diagnoses):
-            raise typer.Exit(1)
+
+def diagnose(_: typer.Context, given: Given) -> None:
+    request, out = asked(DiagnoseRequest, given), given.out
+    assert isinstance(request, DiagnoseRequest)
+    found = examine(given.models, _asked(request, pick_device(given.device)))
+    write(found, out, html=request.html, csv=None if request.csv is None else Path(request.csv))
+    show(found, json=given.json)
+    if not given.json:
+        typer.echo(f"\npage: {out / 'report.html'}" if request.html else f"\nfolder: {out}")
+    if request.strict and any(d.worst in ("bad", "warn") for d in found.diagnoses):
+        raise typer.Exit(1)
+
+
+def _asked(request: DiagnoseRequest, device: str) -> Asked:
+    from normlab.errors import ConfigError
+    from normlab.probes.inputs.request import DiagnoseOptions
+    from normlab.probes.inputs.sources import SAMPLE, Material
+    from normlab.probes.inputs.texts import read_text, read_tokens
+
+    text, tokens, images = (None if n is None else Path(n) for n in (request.text, request.tokens, request.images))
+    if text is not None and tokens is not None:
+        raise ConfigError("--text and --tokens both say what is read; give one of the two")
+    material = Material(
+        text=read_tokens(tokens) if tokens is not None else read_text(text),
+        named=request.tokens or request.text or SAMPLE,
+        images=images,
+        window=request.window,
+        windows=request.windows,
+        allow_pickle=request.allow_pickle,
+        remote_code=request.trust_remote_code,
+        device=device,
+    )
+    options = DiagnoseOptions(
+        loss=request.loss, longest=request.max_length, skips=request.skips, seed=request.seed,
+        max_seconds=request.max_seconds,
+    )  # fmt: skip
+    return Asked(material, options)
 
 
 @dataclass(frozen=True)
@@ -132,7 +121,7 @@ class Found:
     why_not: str | None = None
 
 
-def examine(models: list[str], asked: Asked) -> Found:
+def examine(models: Sequence[str], asked: Asked) -> Found:
     from normlab.probes.change import change_of, why_not
     from normlab.probes.diagnose import diagnose_prepared
 

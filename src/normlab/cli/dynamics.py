@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -119,7 +120,7 @@ def _run(context: typer.Context, given: Given) -> None:
 FIXED = ("n", "d", "beta", "init", "weights", "time", "tail", "r0", "heads", "ffn", "causal", "text")
 
 
-def _check_preset(preset: str, typed: Given) -> None:
+def _check_preset(preset: str, typed: Mapping[str, object]) -> None:
     from normlab.errors import ConfigError, canonical, unknown
 
     if canonical(preset) != "random_figure":
@@ -129,7 +130,7 @@ def _check_preset(preset: str, typed: Given) -> None:
             raise ConfigError(f"--{name} does not go with --preset {preset}, which fixes it; leave one of the two out")
 
 
-def _check_applies(request: DynamicsRequest, typed: Given) -> None:
+def _check_applies(request: DynamicsRequest, typed: Mapping[str, object]) -> None:
     """What this start and these weights would not heed is refused."""
     from normlab.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,18 +35,18 @@ def register(app: typer.Typer) -> None:
 
 def lengthgen(context: typer.Context, given: Given) -> None:
     place = place_of(given)
-    typed = explicit(context, given)
+    typed, more = explicit(context, given), {"set_": given.set_, "test_set": given.test_set}
     from dataclasses import replace
 
     from normlab.experiments.protocol import run
 
     name = given.experiment
     if not name:
-        deliver(run(request_of(typed, {}), place), place.out, json=place.quiet)
+        deliver(run(request_of(typed, {}, **more), place), place.out, json=place.quiet)
         return
     chosen = preset(name)
     # A fault in the last part should not wait for the first to train.
-    requests = {part: request_of(typed, chosen.options(part)) for part in chosen.parts}
+    requests = {part: request_of(typed, chosen.options(part), **more) for part in chosen.parts}
     if not place.quiet:
         typer.echo(chosen.question)
     found = {}
@@ -66,15 +66,21 @@ def lengthgen(context: typer.Context, given: Given) -> None:
         print_json({"experiment": name, "question": chosen.question, "parts": parts})
 
 
-def request_of(typed: Given, settings: Mapping[str, object]) -> Request:
+def request_of(
+    typed: Mapping[str, object],
+    settings: Mapping[str, object],
+    *,
+    set_: Sequence[str] | None = None,
+    test_set: Sequence[str] | None = None,
+) -> Request:
     """What was typed, over the settings of a named experiment."""
     fields = {flag.field for flag in flags(LengthgenRequest)}
     own = from_texts(LengthgenRequest, {key: value for key, value in typed.items() if key in fields})
     values: dict[str, Any] = {**settings, **own}
     task = values.get("task", "set_complement")
     ground = task_of(task) if isinstance(task, str) else task
-    changes = assignments(typed.get("set_") or [], source="--set")
-    other = assignments(typed.get("test_set") or [], source="--test-set")
+    changes = assignments(set_ or [], source="--set")
+    other = assignments(test_set or [], source="--test-set")
     values["task"] = type(ground).from_dict({**ground.to_dict(), **changes})
     if other:
         values["test_task"] = type(ground).from_dict({**values["task"].to_dict(), **other})

@@ -6,6 +6,7 @@ Nothing here, nor in a module that only declares a request, imports torch: `norm
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -91,7 +92,7 @@ def task_text(task: AnyTask) -> str:
     return f"{task.name}({', '.join(changed)})" if changed else task.name
 
 
-def assignments(pairs: list[str], *, source: str) -> dict[str, object]:
+def assignments(pairs: Iterable[str], *, source: str) -> dict[str, object]:
     """`key=value` texts; values are read as YAML."""
     found: dict[str, object] = {}
     for pair in pairs:

@@ -78,6 +78,8 @@ class Pipeline:
     all ranks; branches that another rank runs may stay on the meta device.
     """
 
+    cached = True  # a stage keeps the sources that it has seen, and is sent the new ones only
+
     def __init__(
         self,
         model: Transformer,
@@ -88,7 +90,6 @@ class Pipeline:
         schedule: str | None = None,
         virtual_stages: int = 1,
         cuts: Sequence[int] | None = None,
-        cached: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         if not dist.is_initialized():
@@ -103,7 +104,7 @@ class Pipeline:
         self.model, self.group, self.shape, self.microbatches = model, group, shape, microbatches
         small = (shape[0] // microbatches, shape[1])
         self.plan = make_plan(
-            model.config, ranks=ranks, virtual_stages=virtual_stages, cuts=cuts, cached=cached, shape=small
+            model.config, ranks=ranks, virtual_stages=virtual_stages, cuts=cuts, cached=self.cached, shape=small
         )
         self.is_last, self._loss, self._forward_only = self.rank == ranks - 1, loss, False
         self.device = self._device()
@@ -234,6 +235,12 @@ class Pipeline:
             )
         except ValueError as error:
             raise ConfigError(f"the schedule {name} refuses {self.microbatches} micro-batches: {error}") from None
+
+
+class NaivePipeline(Pipeline):
+    """Every stage is sent all sources, each time: what the cache is measured against."""
+
+    cached = False
 
 
 class _shared_gradients:

@@ -17,7 +17,7 @@ def test_every_named_experiment_is_possible(name):
 
 
 def test_what_is_typed_wins():
-    request = request_of({"steps": 7, "set_": ["pairs=1"]}, preset("dyck-beyond-depth").options("longer"))
+    request = request_of({"steps": 7}, preset("dyck-beyond-depth").options("longer"), set_=["pairs=1"])
     assert (request.steps, request.task.pairs, request.task.depth) == (7, 1, 3)
     with pytest.raises(ConfigError, match="did you mean 'widths'"):
         preset("width")
