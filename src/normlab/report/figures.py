@@ -219,7 +219,9 @@ def small_multiples(
     columns = min(columns, max(1, len(panels)))
     rows = math.ceil(len(panels) / columns)
     data: list[Trace] = []
-    placed: dict[str, object] = {"meta": {"panels": len(panels), "height": 190, "gap": 80, "x": x, "y": y}}  # narrow pages
+    placed: dict[str, object] = {
+        "meta": {"panels": len(panels), "height": 190, "gap": 80, "x": x, "y": y}
+    }  # narrow pages
     titles: list[Style] = []
     named: set[str] = set()
     for index, (title, traces) in enumerate(panels.items()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from normlab.report.figures import Figure, Numbers, Trace, log_ticks
+from normlab.report.figures import Figure, Numbers, Style, Trace, log_ticks
 
 HEIGHT = 230  # pixels of one row
 GAP_X, GAP_Y = 0.1, 90
@@ -22,15 +22,16 @@ class Panel:
     traces: Sequence[Trace]
     x: str
     log_y: bool = True
+    zero: bool = True  # a linear axis begins there
 
 
-def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
+def panels(drawn: Sequence[Panel], *, columns: int = 2, layout: Style | None = None) -> tuple[Figure, int]:
     """(figure, height). A name that occurs in several panels stands in the legend once, and switches all of them."""
     columns = min(columns, max(1, len(drawn)))
     rows = -(-len(drawn) // columns)
     inner = rows * HEIGHT + (rows - 1) * GAP_Y
     data: list[Trace] = []
-    layout: dict[str, object] = {
+    placed: dict[str, object] = {
         "hovermode": "closest", "legend": {"orientation": "h", "y": -60 / inner, "yanchor": "top"}, "margin": {"t": 40},
         "meta": {"panels": len(drawn), "height": HEIGHT, "gap": GAP_Y},
     }  # fmt: skip
@@ -44,13 +45,14 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
         top = 1 - row * (HEIGHT + GAP_Y) / inner
         bottom = max(0.0, top - HEIGHT / inner)
         ys = [value for trace in panel.traces for value in _numbers(trace.get("y"))]
-        scale = {"type": "log", **log_ticks(ys)} if panel.log_y else {"type": "linear", "rangemode": "tozero"}
-        layout[f"xaxis{tag}"] = {
+        linear: Style = {"type": "linear", "rangemode": "tozero" if panel.zero else "normal"}
+        scale = {"type": "log", **log_ticks(ys)} if panel.log_y else linear
+        placed[f"xaxis{tag}"] = {
             "domain": [left, left + width],
             "anchor": f"y{tag}",
             "title": {"text": panel.x, "standoff": 4},
         }
-        layout[f"yaxis{tag}"] = {"domain": [bottom, top], "anchor": f"x{tag}", **scale}
+        placed[f"yaxis{tag}"] = {"domain": [bottom, top], "anchor": f"x{tag}", **scale}
         notes.append({"text": f"<b>{panel.title}</b>", "x": left, "y": top, "xref": "paper", "yref": "paper",
                       "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 13}})  # fmt: skip
         for trace in panel.traces:
@@ -59,7 +61,7 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2) -> tuple[Figure, int]:
             named |= {name} if shown else set()
             shared = {"legendgroup": trace.get("legendgroup", name), "showlegend": shown}
             data.append({**trace, "xaxis": f"x{tag}", "yaxis": f"y{tag}", **shared})
-    return {"data": data, "layout": {**layout, "annotations": notes}}, inner + 170
+    return {"data": data, "layout": {**placed, "annotations": notes, **(layout or {})}}, inner + 170
 
 
 def _numbers(values: object) -> Numbers:

@@ -55,12 +55,11 @@ def curves(runs: Sequence[RunFeed]) -> tuple[Figure, int]:
         checked = _even(run.log.validation, most)
         points = {"mode": "lines+markers", "marker": {"size": 4}}
         held.append(line([r.step for r in checked], [_short(r.loss) for r in checked], name, colour, **style, **points))
-    drawn, height = panels([Panel("Training loss (nats)", trained, "step", log_y=False),
-                            Panel("Held-out loss (nats)", held, "step", log_y=False)])  # fmt: skip
-    layout = drawn["layout"]
-    for axis in ("yaxis", "yaxis2"):
-        layout[axis]["rangemode"] = "normal"
-    layout["showlegend"] = len(runs) <= 12
+    shown = [
+        Panel("Training loss (nats)", trained, "step", log_y=False, zero=False),
+        Panel("Held-out loss (nats)", held, "step", log_y=False, zero=False),
+    ]
+    drawn, height = panels(shown, layout={"showlegend": len(runs) <= 12})
     return drawn, height if len(runs) <= 12 else height - 60
 
 
@@ -74,9 +73,9 @@ def one(run: RunFeed) -> Plain:
         [
             Panel("Training loss (nats), spikes kept", [losses], "step", log_y=False),
             Panel("Gradient norm", [norms], "step"),
-        ]
+        ],
+        layout={"showlegend": False},
     )
-    drawn["layout"]["showlegend"] = False
     figures = [_figure(drawn, height - 60, "The whole run.")]
     figures += [_figure(found, 380, caption) for caption, found in _layers(run.log.layers)]
     if (now := _now(run)) is not None:
@@ -102,13 +101,9 @@ def _layers(looks: Sequence[LayerRecord]) -> list[tuple[str, Figure]]:
         values = [[_log(row[i]) if i < len(row) else None for row in rows] for i in range(width)]
         across = "branch" if "branch" in caption else "layer"
         trace = matrix(values, x=list(range(len(steps))), y=list(range(1, width + 1)), hoverongaps=False)
-        drawn = figure([trace], x="step", y=across, legend=False)
         every = max(1, len(steps) // 6)
-        drawn["layout"]["xaxis"] |= {
-            "tickvals": list(range(0, len(steps), every)),
-            "ticktext": [str(s) for s in steps[::every]],
-        }
-        found.append((caption, drawn))
+        said = {"tickvals": list(range(0, len(steps), every)), "ticktext": [str(s) for s in steps[::every]]}
+        found.append((caption, figure([trace], x="step", y=across, across=said, layout={"showlegend": False})))
     return found
 
 
@@ -130,7 +125,7 @@ def _now(run: RunFeed) -> tuple[Figure, int] | None:
 
 
 def _figure(drawn: Figure, height: int, caption: str) -> dict[str, object]:
-    return {"data": drawn["data"], "layout": drawn["layout"], "height": height, "caption": caption}
+    return {**drawn, "height": height, "caption": caption}
 
 
 def _text(name: str) -> str:
