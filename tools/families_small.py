@@ -63,6 +63,7 @@ SPECIAL: dict[str, dict[str, object]] = {
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2},
     "gptj": {"rotary_dim": 4},
+    "perceiver": {"num_latents": 8, "d_latents": 32, "num_self_attends_per_block": 4},
 }
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from normlab.report.figures import Figure, Numbers, Trace, log_ticks
+from normlab.report.figures import Figure, Numbers, Style, Trace, log_ticks
 
 HEIGHT = 230  # pixels of one row
 GAP_X, GAP_Y = 0.1, 90
@@ -23,10 +23,10 @@ class Panel:
     traces: Sequence[Trace]
     x: str
     log_y: bool = True
-    from_zero: bool = True  # a linear axis
+    zero: bool = True  # a linear axis begins there
 
 
-def panels(drawn: Sequence[Panel], *, columns: int = 2, legend: bool | None = None) -> tuple[Figure, int]:
+def panels(drawn: Sequence[Panel], *, columns: int = 2, layout: Style | None = None) -> tuple[Figure, int]:
     """(figure, height). A name that occurs in several panels stands in the legend once, and switches all of them.
 
     A panel of which nothing was measured is left out.
@@ -38,10 +38,9 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2, legend: bool | None = No
     rows = -(-len(drawn) // columns)
     inner = rows * HEIGHT + (rows - 1) * GAP_Y
     data: list[Trace] = []
-    layout: dict[str, object] = {
+    placed: dict[str, object] = {
         "hovermode": "closest", "legend": {"orientation": "h", "y": -60 / inner, "yanchor": "top"}, "margin": {"t": 40},
         "meta": {"panels": len(drawn), "height": HEIGHT, "gap": GAP_Y},
-        **({} if legend is None else {"showlegend": legend}),
     }  # fmt: skip
     notes: list[dict[str, object]] = []
     named: set[str] = set()
@@ -53,17 +52,14 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2, legend: bool | None = No
         top = 1 - row * (HEIGHT + GAP_Y) / inner
         bottom = max(0.0, top - HEIGHT / inner)
         ys = [value for trace in panel.traces for value in _numbers(trace.get("y"))]
-        scale = (
-            {"type": "log", **_log_range(ys)}
-            if panel.log_y
-            else {"type": "linear", "rangemode": "tozero" if panel.from_zero else "normal"}
-        )
-        layout[f"xaxis{tag}"] = {
+        linear: Style = {"type": "linear", "rangemode": "tozero" if panel.zero else "normal"}
+        scale = {"type": "log", **_log_range(ys)} if panel.log_y else linear
+        placed[f"xaxis{tag}"] = {
             "domain": [left, left + width],
             "anchor": f"y{tag}",
             "title": {"text": panel.x, "standoff": 4},
         }
-        layout[f"yaxis{tag}"] = {"domain": [bottom, top], "anchor": f"x{tag}", **scale}
+        placed[f"yaxis{tag}"] = {"domain": [bottom, top], "anchor": f"x{tag}", **scale}
         notes.append({"text": f"<b>{panel.title}</b>", "x": left, "y": top, "xref": "paper", "yref": "paper",
                       "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 13}})  # fmt: skip
         for trace in panel.traces:
@@ -72,7 +68,7 @@ def panels(drawn: Sequence[Panel], *, columns: int = 2, legend: bool | None = No
             named |= {name} if shown else set()
             shared = {"legendgroup": trace.get("legendgroup", name), "showlegend": shown}
             data.append({**trace, "xaxis": f"x{tag}", "yaxis": f"y{tag}", **shared})
-    return {"data": data, "layout": {**layout, "annotations": notes}}, inner + 170
+    return {"data": data, "layout": {**placed, "annotations": notes, **(layout or {})}}, inner + 170
 
 
 def _log_range(values: Numbers) -> dict[str, object]:

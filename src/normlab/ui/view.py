@@ -55,13 +55,11 @@ def curves(runs: Sequence[RunFeed]) -> tuple[Figure, int]:
         checked = _even(run.log.validation, most)
         points = {"mode": "lines+markers", "marker": {"size": 4}}
         held.append(line([r.step for r in checked], [_short(r.loss) for r in checked], name, colour, **style, **points))
-    drawn, height = panels(
-        [
-            Panel("Training loss (nats)", trained, "step", log_y=False, from_zero=False),
-            Panel("Held-out loss (nats)", held, "step", log_y=False, from_zero=False),
-        ],
-        legend=len(runs) <= 12,
-    )
+    shown = [
+        Panel("Training loss (nats)", trained, "step", log_y=False, zero=False),
+        Panel("Held-out loss (nats)", held, "step", log_y=False, zero=False),
+    ]
+    drawn, height = panels(shown, layout={"showlegend": len(runs) <= 12})
     return drawn, height if len(runs) <= 12 else height - 60
 
 
@@ -76,7 +74,7 @@ def one(run: RunFeed) -> Plain:
             Panel("Training loss (nats), spikes kept", [losses], "step", log_y=False),
             Panel("Gradient norm", [norms], "step"),
         ],
-        legend=False,
+        layout={"showlegend": False},
     )
     figures = [_figure(drawn, height - 60, "The whole run.")]
     figures += [_figure(found, 380, caption) for caption, found in _layers(run.log.layers)]
@@ -104,8 +102,8 @@ def _layers(looks: Sequence[LayerRecord]) -> list[tuple[str, Figure]]:
         across = "branch" if "branch" in caption else "layer"
         trace = matrix(values, x=list(range(len(steps))), y=list(range(1, width + 1)), hoverongaps=False)
         every = max(1, len(steps) // 6)
-        named = {"tickvals": list(range(0, len(steps), every)), "ticktext": [str(s) for s in steps[::every]]}
-        found.append((caption, figure([trace], x="step", y=across, across=named, layout={"showlegend": False})))
+        said = {"tickvals": list(range(0, len(steps), every)), "ticktext": [str(s) for s in steps[::every]]}
+        found.append((caption, figure([trace], x="step", y=across, across=said, layout={"showlegend": False})))
     return found
 
 

@@ -190,9 +190,7 @@ class StreamStatistics:
         """Branches besides attention and FFN, each by itself: a dead one does not hide in an average."""
         found = ((kind, means.values()) for (layer, kind), means in self.branches.items() if layer == index)
         return tuple(
-            BranchReading(kind, index, each["norm"], each["ratio"], each["cosine"], each["typical"])
-            for kind, each in found
-            if kind not in ("attention", "ffn") and each
+            BranchReading(kind, index, **each) for kind, each in found if kind not in ("attention", "ffn") and each
         )
 
     def _place(self, index: int) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from normlab.surgery.backbone.architecture import config_of
 from normlab.surgery.backbone.config import BackboneConfig, base_class
 from normlab.surgery.classes import config_class, model_class
 
+ROUNDING = 1e-3  # of what a changed token changes at its own place
+
 
 class Backbone(nn.Module):
     """tokens [batch, time] -> logits [batch, time, vocabulary].
@@ -93,9 +95,9 @@ def check_causal(model: Backbone) -> None:
     tokens = torch.arange(8).remainder(model.config.vocab_size)[None]
     other = tokens.clone()
     other[0, -1] = (other[0, -1] + 1) % model.config.vocab_size
-    seen = not torch.equal(model(tokens)[:, :-1], model(other)[:, :-1])
+    moved = (model(tokens) - model(other)).abs().amax((0, 2))
     model.train(was)
-    if seen:
+    if moved[:-1].max() > ROUNDING * moved[-1]:  # experts that share a product round otherwise with other tokens
         raise UnsupportedError(
             f"a {model.config.name} sees the tokens behind each token, so the next one is no prediction; give a decoder"
         )
