@@ -48,7 +48,7 @@ def dot_columns(names: Sequence[str], columns: Sequence[DotColumn]) -> tuple[Fig
         left = number * (width + gap)
         layout[f"xaxis{tag}"] = {
             "domain": [left, left + width], "type": "log", "anchor": "y", "side": "top", "fixedrange": True,
-            "tickangle": 0, **_few(log_ticks([*xs, column.neutral])),
+            "tickangle": 0, **_few([*xs, column.neutral]),
         }  # fmt: skip
         notes.append({"text": column.title, "x": left + width / 2, "y": 1, "yshift": 32, "xref": "paper", "yref": "paper",
                       "xanchor": "center", "yanchor": "bottom", "showarrow": False, "font": {"size": 12}})  # fmt: skip
@@ -62,10 +62,15 @@ def _positive(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value > 0
 
 
-def _few(ticks: dict[str, object]) -> dict[str, object]:
-    """On a phone a column has room for three numbers."""
-    values, texts = ticks.get("tickvals"), ticks.get("ticktext")
-    if not isinstance(values, list) or not isinstance(texts, list) or len(values) <= 3:
-        return ticks
-    step = -(-len(values) // 3)
-    return {"tickvals": values[::step], "ticktext": texts[::step]}
+def _few(values: Sequence[float | None]) -> dict[str, object]:
+    """On a phone a column has room for three numbers, none of them at its edge, where the next column begins."""
+    found = log_ticks(values)
+    known = [value for value in values if value is not None and _positive(value)]
+    places, texts = found.get("tickvals"), found.get("ticktext")
+    if not known or not isinstance(places, list) or not isinstance(texts, list):
+        return found
+    inner = [at for at, place in enumerate(places) if 2 * min(known) <= place <= max(known) / 2] or list(
+        range(len(places))
+    )
+    kept = inner[:: -(-len(inner) // 3)]
+    return {"tickvals": [places[at] for at in kept], "ticktext": [texts[at] for at in kept]}

@@ -49,7 +49,7 @@ def application(feed: Feed, *, token: str, port: int) -> Guard:
     def page(request: Request) -> Response:
         nonce = secrets.token_urlsafe(16)
         found = environment(Path(__file__).parent / "templates").get_template("watch.html")
-        text = found.render(token=token, nonce=nonce, folder=str(feed.root))
+        text = found.render(token=token, nonce=nonce, folder=f"{feed.root.parent.name}/{feed.root.name}")
         policy = (
             f"default-src 'none'; script-src 'nonce-{nonce}' 'self'; style-src 'unsafe-inline'; img-src data: blob:; "
             "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -22,6 +22,9 @@ CURVES = {
     "attention_rms": "RMS of the attention output",
 }
 
+AXES = {"auc": "AUC", "auc_sequence": "sequence AUC", "tv": "total variation", "illegal_mass": "probability",
+        "attention_entropy": "entropy / log(length)", "attention_rms": "rms"}  # fmt: skip
+
 
 def to_csv(rows: Sequence[ScoreRow]) -> str:
     return csv_text(_lines(rows), [*ARM, "seed", "weights", "length", "status", *METRICS])
@@ -54,7 +57,7 @@ def build(result: LengthGeneralization) -> Page:
     for metric, title in CURVES.items():
         if any(metric in row.metrics for row in summary):
             made.heading(title)
-            made.figure(_figure(result, metric, title), caption=f"{title} against length.", height=420)
+            made.figure(_figure(result, metric), caption=f"{title} against length.", height=420)
     if result.closed_form:
         made.text(
             "Dotted: the closed forms of the exact construction without a norm (gap c/s) and with one on the attention "
@@ -138,7 +141,7 @@ def _curves(result: LengthGeneralization, metric: str) -> dict[str, list[Summary
     return {name(arm): points for arm, points in lines.items()}
 
 
-def _figure(result: LengthGeneralization, metric: str, title: str) -> Figure:
+def _figure(result: LengthGeneralization, metric: str) -> Figure:
     traces: list[Trace] = []
     curves = _curves(result, metric)
     colours = scheme_colours(curves)
@@ -153,7 +156,7 @@ def _figure(result: LengthGeneralization, metric: str, title: str) -> Figure:
         traces.append(theory(lengths, normed, "closed form, norm", dash="dash"))
     lengths = sorted({p.length for points in curves.values() for p in points})
     layout = {"shapes": [vertical(result.config.train_length)]}
-    return figure(traces, x="length (tokens)", y=title, log_x=True, across=ticks(_apart(lengths)), layout=layout)
+    return figure(traces, x="length (tokens)", y=AXES[metric], log_x=True, across=ticks(_apart(lengths)), layout=layout)
 
 
 def show(result: LengthGeneralization, page: Path) -> None:
