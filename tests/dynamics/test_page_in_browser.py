@@ -1,7 +1,4 @@
-"""The page in a real browser: the player plays, pauses, seeks and turns. Needs Chromium (or set CHROMIUM)."""
-
-import os
-import shutil
+"""The page in a real browser: the player plays, pauses, seeks and turns."""
 
 import pytest
 
@@ -10,9 +7,6 @@ from normlab.dynamics.experiment import explore
 from normlab.dynamics.page import build_page
 
 pytestmark = pytest.mark.slow
-CHROMIUM = (
-    os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome") or "/usr/bin/chromium"
-)
 
 
 @pytest.fixture(scope="module")
@@ -26,21 +20,17 @@ def page_file(tmp_path_factory):
 
 
 @pytest.fixture
-def page(page_file):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1120, "height": 1000})
-        problems = []
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        tab.on("request", lambda request: problems.append(request.url) if request.url.startswith("http") else None)
-        tab.goto(page_file.as_uri())
-        tab.wait_for_function("window.normlabSphere && document.documentElement.dataset.ready === 'yes'")
-        yield tab
-        browser.close()
-        assert problems == []
+def page(page_file, browser):
+    tab = browser.new_page(viewport={"width": 1120, "height": 1000})
+    problems = []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    tab.on("request", lambda request: problems.append(request.url) if request.url.startswith("http") else None)
+    tab.goto(page_file.as_uri())
+    tab.wait_for_function("window.normlabSphere && document.documentElement.dataset.ready === 'yes'")
+    yield tab
+    tab.close()
+    assert problems == []
 
 
 def _pixels(page, index=0):
