@@ -96,7 +96,7 @@ def ticks(values: Sequence[float]) -> dict[str, object]:
 def _said(value: float) -> str:
     """Numbers as people say them; far from 1, a power of ten."""
     power = math.log10(value) if value > 0 else 0.0
-    return f"10<sup>{power:.0f}</sup>" if power == round(power) and not -3 <= power <= 4 else f"{value:g}"
+    return f"10<sup>{power:.0f}</sup>" if power == round(power) and not -4 <= power <= 4 else f"{value:g}"
 
 
 def log_ticks(values: Sequence[float | None]) -> dict[str, object]:
