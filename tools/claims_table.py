@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from normlab.experiments.claims.book import Book, Entry, claims
-from normlab.experiments.claims.criteria import NotMeasured
 from normlab.experiments.claims.page import TITLES
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "claims" / "README.md"
@@ -30,10 +29,7 @@ def number(entry: Entry) -> str:
 
 def row(entry: Entry) -> str:
     decision, claim = entry.decision, entry.claim
-    lacking = decision.verdict == "undecided" or isinstance(claim.criterion, NotMeasured)
-    more = decision.would_change if lacking else ""
-    if decision.verdict == "not measured":
-        more = decision.sentence if isinstance(claim.criterion, NotMeasured) else "not run yet"
+    more = {"undecided": decision.would_change, "not measured": decision.sentence}.get(decision.verdict, "")
     cells = (claim.id, claim.statement, decision.verdict, number(entry), more)
     return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from normlab.experiments.claims.bench import measures
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Finding, NotMeasured, Reading
 from normlab.experiments.claims.evidence import Evidence
@@ -77,10 +78,19 @@ def _decision(claim: Claim, finding: Finding | None, adjusted: float | None, evi
             claim, "not measured", claim.criterion.reason, f"This would decide it: {claim.criterion.would}."
         )
     if finding is None or adjusted is None or evidence is None:
-        return Decision(claim, "not measured", "no evidence is on file", f"`{claim.command}` measures it.")
+        return Decision(claim, "not measured", *_not_run(claim))
     verdict = verdict_of(finding, adjusted)
     said = sentence(finding)
     return Decision(claim, verdict, said, _would_change(verdict, finding, evidence), finding, adjusted, evidence)
+
+
+def _not_run(claim: Claim) -> tuple[str, str]:
+    """Why there is no number, and what would give one."""
+    known = measures().get(claim.evidence)
+    if known is None:
+        return "no evidence is on file", f"`{claim.command}` measures it."
+    cost = f"about {_hours(known.cost / 3600)} on one core"
+    return f"it has not been run on the code as it stands: {cost}", f"`{claim.command}` measures it, {cost}."
 
 
 # -- sentences ----------------------------------------------------------------------------------------------------------

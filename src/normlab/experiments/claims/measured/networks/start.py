@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import torch
@@ -26,6 +27,7 @@ SHAPES = (
     EncoderDecoderSetting(encoder=0, decoder=12),
 )
 UPDATES = "update over weight in the last layer over the first, steps 1 to 10"
+FIRST = "update over weight of both FFN matrices in the last layer over the first, first plain step"
 RATE, STEPS = 1e-3, 10
 
 
@@ -76,13 +78,23 @@ def first_updates(bench: Bench) -> Findings:
             found.append(
                 curve("update over weight by layer, steps 1 to 10", range(1, DEPTH + 1), rows, arm, axis="layer")
             )
+    for scheme in (POST, PRE):
+        rows = [_first_plain(scheme, seed) for seed in bench.seeds]
+        found.append(number(FIRST, rows, f"{scheme}, {SHAPES[0].name}"))
     return Findings(found, {"layers": DEPTH, "dim": 32, "rate": RATE, "warm-up": 0, "steps": STEPS})
 
 
-@measure("null-update-over-weight-in-the-last-layer-over-the-first-steps-1-to-10", seeds=20, seconds=0.5)
+def _first_plain(scheme: str, seed: int) -> float:
+    """Xavier gives the matrices of all layers one size, so that the ratio of plain steps is that of gradients."""
+    draw = feed_forward_gradients(scheme, SHAPES[0], seed=seed)
+    both = [math.hypot(up, down) for up, down in zip(draw.up, draw.down, strict=True)]
+    return last_over_first(both)
+
+
+@measure("null-first-plain-step", seeds=24, seconds=0.5)
 def null_of_first_updates(bench: Bench) -> Findings:
-    rows = [_updates(PRE, "adamw", 1000 + seed) for seed in bench.seeds]
-    return Findings([number(UPDATES, [row[-1] / row[0] for row in rows], PRE)], {"layers": DEPTH, "rate": RATE})
+    rows = [_first_plain(PRE, 1000 + seed) for seed in bench.seeds]
+    return Findings([number(FIRST, rows, PRE)], {"shape": SHAPES[0].name})
 
 
 def _updates(scheme: str, kind: str, seed: int) -> list[float]:

@@ -79,7 +79,7 @@ def _noise(seeds: Sequence[int], *, legal: int, targets: str) -> Measurement:
     return number(VARIANCE, values, f"{targets}, {legal} legal")
 
 
-@measure("gradient-noise", seeds=10, seconds=3)
+@measure("gradient-noise", seeds=60, seconds=0.3)
 def gradient_noise(bench: Bench) -> Findings:
     cases = [(8, "sampled"), (8, "exact"), (2, "sampled"), (2, "exact")]
     values = [_noise(bench.seeds, legal=legal, targets=targets) for legal, targets in cases]
