@@ -343,6 +343,7 @@ CLAIMS = (
             )
         ),
         evidence="seesaw",
+        note="Twenty draws left the last part open and asked for 49; sixty were taken then.",
         look="normlab theory seesaw",
     ),
 )

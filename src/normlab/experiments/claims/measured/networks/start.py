@@ -49,7 +49,7 @@ def gradients_by_matrix(bench: Bench) -> Findings:
     return Findings(found, {"dim": first.dim, "heads": first.heads, "tokens": first.tokens, "init": "Xavier"})
 
 
-@measure("seesaw", seeds=20, seconds=2)
+@measure("seesaw", seeds=60, seconds=0.5)
 def seesaw(bench: Bench) -> Findings:
     """Stream and W1 gradient of both placements at the start, in the setting of the mean-field theorem."""
     setting = MeanFieldSetting(dim=64, tokens=16)
