@@ -1,3 +1,6 @@
+import math
+import statistics
+
 import pytest
 
 from normlab.experiments.claims.claim import Claim
@@ -56,3 +59,16 @@ def test_the_clearer_side_is_corrected():
     assert adjust(found) == pytest.approx({"a": 0.02, "b": 0.02})
     assert verdict_of(found["a"], 0.02) == "refuted"
     assert verdict_of(found["b"], 0.06) == "undecided"
+
+
+def test_the_seeds_that_are_asked_for_do_decide():
+    values = [0.5, 1.5, 0.7, 0.4]
+    (row,) = page(values)
+    needed = round(seeds_needed(row.finding))
+    mean, spread = statistics.fmean(values), statistics.stdev(values)
+    again = [mean + spread * (-1) ** i * ((needed - 1) / needed) ** 0.5 for i in range(needed // 2 * 2)]
+    assert page(again)[0].verdict == "confirmed"
+    assert page(again[: needed // 2])[0].verdict == "undecided"
+    assert seeds_needed(row.finding, times=10.0) > needed, "Holm's correction costs seeds"
+    (border,) = page([0.5, 1.5])
+    assert seeds_needed(border.finding) == math.inf

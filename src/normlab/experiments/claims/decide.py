@@ -14,11 +14,13 @@ from normlab.experiments.claims.bench import measures
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Finding, NotMeasured, Reading
 from normlab.experiments.claims.evidence import Evidence
-from normlab.stats import Paired, holm
+from normlab.stats import Paired, holm, t_cdf, t_reach
 
 Verdict = Literal["confirmed", "refuted", "undecided", "misprinted", "not measured"]
 VERDICTS: tuple[Verdict, ...] = ("confirmed", "refuted", "misprinted", "undecided", "not measured")
 ALPHA = 0.05
+MOST_SEEDS = 100_000
+"""More than these decide nothing: a longer run would."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ def _decision(claim: Claim, finding: Finding | None, adjusted: float | None, evi
         return Decision(claim, "not measured", *_not_run(claim))
     verdict = verdict_of(finding, adjusted)
     said = sentence(finding)
-    return Decision(claim, verdict, said, _would_change(verdict, finding, evidence), finding, adjusted, evidence)
+    return Decision(
+        claim, verdict, said, _would_change(verdict, finding, adjusted, evidence), finding, adjusted, evidence
+    )
 
 
 def _not_run(claim: Claim) -> tuple[str, str]:
@@ -126,7 +130,7 @@ def wanted(r: Reading) -> str:
     return f"wanted between {_g(low)} and {_g(high)}"
 
 
-def _would_change(verdict: Verdict, finding: Finding, evidence: Evidence) -> str:
+def _would_change(verdict: Verdict, finding: Finding, adjusted: float, evidence: Evidence) -> str:
     if verdict != "undecided":
         read = {"confirmed": "leaves", "misprinted": "leaves", "refuted": "enters"}[verdict]
         lead = finding.readings[-1]
@@ -134,11 +138,12 @@ def _would_change(verdict: Verdict, finding: Finding, evidence: Evidence) -> str
         return f"{other} of {lead.label} that {read} the range ({wanted(lead)})."
     if finding.lacking:
         return " ".join(finding.lacking)
-    seeds = seeds_needed(finding)
+    p = min(finding.p_for, finding.p_against)
+    seeds = seeds_needed(finding, max(1.0, adjusted / p) if p > 0 else 1.0)
     if seeds is None:
         return "One seed has no interval: two or more are needed."
     if math.isinf(seeds):
-        return "The mean lies on the border of the range: no number of seeds decides it; a longer run may."
+        return "The mean lies so near to the border of the range that no number of seeds decides it; a longer run may."
     hours = seeds * evidence.seconds_per_seed / 3600
     return f"About {seeds:.0f} seeds in place of {_least(finding)}, if the mean stays: {_hours(hours)} on one core."
 
@@ -147,24 +152,35 @@ def _least(finding: Finding) -> int:
     return min((r.n for r in finding.readings), default=0)
 
 
-def seeds_needed(finding: Finding) -> float | None:
-    """How many seeds would bring the open readings to a decision if mean and spread stay; None for one seed.
+def seeds_needed(finding: Finding, times: float = 1.0) -> float | None:
+    """How many seeds would decide if mean and spread stay; None for one seed, infinite where a mean lies on the border.
 
-    The 95 % interval must shrink to the distance between the mean and the nearest end of the range; a quarter more is
-    allowed for Holm's correction and for luck.
+    `times`: the factor of Holm's correction. A mean outside its range refutes by itself; else every part must be inside.
     """
-    worst = 0.0
-    for r in finding.readings:
-        if r.low is None or r.high is None:
-            return None
-        half = (r.high - r.low) / 2
-        ends = [abs(r.estimate - end) for end in r.wanted if math.isfinite(end)]
-        distance = min(ends, default=math.inf)
-        if math.isnan(half) or math.isnan(distance):
-            return None
-        needed = math.inf if distance == 0 else r.n * (1.25 * half / distance) ** 2
-        worst = max(worst, needed if r.holds is None else r.n)
-    return max(worst, float(_least(finding) + 1))
+    if any(r.low is None or r.high is None or math.isnan(r.estimate) for r in finding.readings):
+        return None
+    outside = [r for r in finding.readings if not r.wanted[0] <= r.estimate <= r.wanted[1]]
+    if outside:
+        needed = min(_enough(r, times * len(finding.readings)) for r in outside)
+    else:
+        needed = max((_enough(r, times) for r in finding.readings), default=math.inf)
+    return max(needed, float(_least(finding) + 1))
+
+
+def _enough(r: Reading, times: float) -> float:
+    """Seeds at which the mean of this reading is on its side of the nearest border, with `times` p below 0.05."""
+    assert r.low is not None
+    assert r.high is not None
+    spread = (r.high - r.low) / 2 / t_reach(r.n) * math.sqrt(r.n)
+    distance = min((abs(r.estimate - end) for end in r.wanted if math.isfinite(end)), default=math.inf)
+    if distance == 0:
+        return math.inf
+    n = r.n
+    while n < MOST_SEEDS:
+        if spread == 0 or times * 2 * (1 - t_cdf(distance * math.sqrt(n) / spread, min(n - 1, 500))) < ALPHA:
+            return n
+        n = max(n + 1, round(1.02 * n))
+    return math.inf
 
 
 def _hours(hours: float) -> str:

@@ -88,6 +88,8 @@ def column(found: Measurement, leaf: Difference) -> list[float]:
 
 def _verdict(claim: Claim, leaf: Difference, values: list[float], page: Mapping[str, Finding]) -> str:
     read = leaf.read(values)
-    parts = sum(1 for _ in claim.criterion.leaves())  # a claim of several parts fails by the clearest of them: see `Every`
+    parts = sum(
+        1 for _ in claim.criterion.leaves()
+    )  # a claim of several parts fails by the clearest of them: see `Every`
     found = Finding((read,), read.p_for, min(1.0, parts * read.p_against))
     return verdict_of(found, adjust({**page, claim.id: found})[claim.id])
