@@ -79,8 +79,8 @@ def first_updates(bench: Bench) -> Findings:
                 curve("update over weight by layer, steps 1 to 10", range(1, DEPTH + 1), rows, arm, axis="layer")
             )
     for scheme in (POST, PRE):
-        rows = [_first_plain(scheme, seed) for seed in bench.seeds]
-        found.append(number(FIRST, rows, f"{scheme}, {SHAPES[0].name}"))
+        firsts = [_first_plain(scheme, seed) for seed in bench.seeds]
+        found.append(number(FIRST, firsts, f"{scheme}, {SHAPES[0].name}"))
     return Findings(found, {"layers": DEPTH, "dim": 32, "rate": RATE, "warm-up": 0, "steps": STEPS})
 
 
