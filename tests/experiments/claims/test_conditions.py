@@ -1,7 +1,7 @@
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.conditions import Learned, LongEnough
-from normlab.experiments.claims.criteria import Difference, Inside
-from normlab.experiments.claims.decide import decide
+from normlab.experiments.claims.criteria import Difference, Finding, Inside
+from normlab.experiments.claims.decide import adjust, decide
 from normlab.experiments.claims.evidence import Evidence, number
 from normlab.experiments.claims.nulls import differences
 
@@ -43,3 +43,9 @@ def test_they_say_so_and_nulls_see_through_them():
     inner = Learned(LongEnough(leaf, "steps", 10, 1.0), (Inside("loss", high=2.5),))
     assert "decided only where loss lies below 2.5" in inner.text()
     assert differences(Claim("000-00", "x.", "y", inner)) == [leaf]
+
+
+def test_runs_that_may_not_decide_cost_the_others_nothing():
+    clear, short = Finding((), 0.03, 0.9), Finding((), 1.0, 1.0, lacking=("steps",))
+    assert adjust({"a": clear, "b": short}) == {"a": 0.03, "b": 1.0}
+    assert adjust({"a": clear, "b": Finding((), 1.0, 1.0)})["a"] == 0.06

@@ -61,9 +61,13 @@ def decide(claims: Sequence[Claim], evidence: Mapping[str, Evidence]) -> list[De
 
 
 def adjust(findings: Mapping[str, Finding]) -> dict[str, float]:
-    """Holm's p of each finding: of holding or of failing, whichever is clearer."""
-    tests = {name: Paired(0, None, p=min(f.p_for, f.p_against)) for name, f in findings.items()}
-    return {name: 1.0 if test.adjusted is None else test.adjusted for name, test in holm(tests).items()}
+    """Holm's p of each finding: of holding or of failing, whichever is clearer.
+
+    A finding whose runs are too short to decide can raise no false alarm, and does not count among the tests.
+    """
+    tests = {name: Paired(0, None, p=min(f.p_for, f.p_against)) for name, f in findings.items() if not f.lacking}
+    found = {name: 1.0 if test.adjusted is None else test.adjusted for name, test in holm(tests).items()}
+    return {name: found.get(name, 1.0) for name in findings}
 
 
 def verdict_of(finding: Finding, adjusted: float) -> Verdict:
