@@ -307,7 +307,8 @@ CLAIMS = (
         Inside("rows of the table that the numbers bear out", 9, 9),
         evidence="summary-table",
         look="normlab theory summary",
-        note="A row counts where Pre-Norm's and Post-Norm's numbers are on the stated sides.",
+        note="A row counts where the means of Pre-Norm and Post-Norm are on the stated sides. Two rows, speed (001-13) and "
+        "use of depth (001-22), rest on three seeds and are undecided as claims of their own.",
     ),
     Claim(
         "001-24",
