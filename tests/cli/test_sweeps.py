@@ -1,24 +1,26 @@
 """What the commands of sweeps share."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from normlab.cli._request import Given
 from normlab.cli._sweeps import deliver, place_of
 from normlab.errors import ConfigError
 from normlab.experiments.compare.result import Comparison
 from tests.experiments.compare.rows import BASE, answered, row
 
-GIVEN = {"out": Path("runs/x"), "executor": "local", "address": None, "workers": 2, "device": "cpu", "json": True}
+GIVEN = Given({}, out=Path("runs/x"), workers=2, json=True)
 
 
 def test_a_place_is_what_was_typed_and_quiet_where_json_owns_stdout():
     place = place_of(GIVEN)
     assert (place.out, place.workers, place.quiet) == (Path("runs/x"), 2, True)
-    assert not place_of({**GIVEN, "json": False}).quiet
+    assert not place_of(replace(GIVEN, json=False)).quiet
     with pytest.raises(ConfigError, match="unknown device 'gpu'"):
-        place_of({**GIVEN, "device": "gpu"})
+        place_of(replace(GIVEN, device="gpu"))
 
 
 def test_a_result_is_written_then_said(tmp_path, capsys):

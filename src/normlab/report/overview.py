@@ -63,7 +63,7 @@ def _positive(value: float | None) -> bool:
 
 
 def _few(values: Sequence[float | None]) -> dict[str, object]:
-    """On a phone a column has room for three numbers, none of them at its edge, where the next column begins."""
+    """On a phone a column has room for two numbers, neither of them at its edge, where the next column begins."""
     found = log_ticks(values)
     known = [value for value in values if value is not None and _positive(value)]
     places, texts = found.get("tickvals"), found.get("ticktext")
@@ -72,5 +72,5 @@ def _few(values: Sequence[float | None]) -> dict[str, object]:
     inner = [at for at, place in enumerate(places) if 2 * min(known) <= place <= max(known) / 2] or list(
         range(len(places))
     )
-    kept = inner[:: -(-len(inner) // 3)]
+    kept = inner if len(inner) <= 2 else [inner[0], inner[-1]]
     return {"tickvals": [places[at] for at in kept], "ticktext": [texts[at] for at in kept]}

@@ -243,7 +243,7 @@ class Tape:
 
 
 def tensors_of(stream: Stream) -> Iterator[Tensor]:
-    """Every tensor of a stream, in order. What is neither tensor nor tuple (a `Shelf`) holds none of its own."""
+    """Every tensor of a stream, in order. What is neither tensor nor tuple holds none of its own."""
     if isinstance(stream, Tensor):
         yield stream
     elif isinstance(stream, tuple):

@@ -52,7 +52,7 @@ def _same(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Named:
+class LinkNames:
     """A link by the names of its two parameters."""
 
     ours: str
@@ -121,7 +121,7 @@ def _config(decoder: nn.Module, layer: nn.Module) -> SchemeConfig | None:
     return None
 
 
-def _links(config: SchemeConfig, depth: int) -> Iterator[Named]:
+def _links(config: SchemeConfig, depth: int) -> Iterator[LinkNames]:
     if isinstance(config, ManifoldHyperConnections):
         yield from _norms(depth)
         yield from _connections(depth, comb_to_res(config.streams), comb_to_res(config.streams))
@@ -139,11 +139,11 @@ def _links(config: SchemeConfig, depth: int) -> Iterator[Named]:
         yield from _scaling(depth)
 
 
-def _norms(depth: int) -> Iterator[Named]:
+def _norms(depth: int) -> Iterator[LinkNames]:
     for i in range(depth):
-        yield Named(f"pre.{2 * i}.weight", f"layers.{i}.input_layernorm.weight")
-        yield Named(f"pre.{2 * i + 1}.weight", f"layers.{i}.post_attention_layernorm.weight")
-    yield Named("final.weight", "norm.weight")
+        yield LinkNames(f"pre.{2 * i}.weight", f"layers.{i}.input_layernorm.weight")
+        yield LinkNames(f"pre.{2 * i + 1}.weight", f"layers.{i}.post_attention_layernorm.weight")
+    yield LinkNames("final.weight", "norm.weight")
 
 
 def comb_to_res(n: int) -> Layout:
@@ -157,57 +157,57 @@ def comb_to_res(n: int) -> Layout:
     return layout
 
 
-def _connections(depth: int, project: Layout, bias: Layout) -> Iterator[Named]:
+def _connections(depth: int, project: Layout, bias: Layout) -> Iterator[LinkNames]:
     for index, theirs in enumerate(f"layers.{i}.{kind}_hc" for i in range(depth) for kind in ("attn", "ffn")):
-        yield Named("project", f"{theirs}.fn", index, project)
-        yield Named("bias", f"{theirs}.base", index, bias)
-        yield Named("alpha", f"{theirs}.scale", index)
+        yield LinkNames("project", f"{theirs}.fn", index, project)
+        yield LinkNames("bias", f"{theirs}.base", index, bias)
+        yield LinkNames("alpha", f"{theirs}.scale", index)
 
 
-def _head() -> Iterator[Named]:
-    yield Named("head.project", "hc_head.hc_fn", layout=torch.t)
-    yield Named("head.bias", "hc_head.hc_base")
-    yield Named("head.alpha", "hc_head.hc_scale")
+def _head() -> Iterator[LinkNames]:
+    yield LinkNames("head.project", "hc_head.hc_fn", layout=torch.t)
+    yield LinkNames("head.bias", "hc_head.hc_base")
+    yield LinkNames("head.alpha", "hc_head.hc_scale")
 
 
 def _slice(k: int, n: int) -> Layout:
     return lambda gains: gains.view(n, -1)[k]
 
 
-def _gated(depth: int, streams: int) -> Iterator[Named]:
+def _gated(depth: int, streams: int) -> Iterator[LinkNames]:
     mixers = [f"layers.{i}.{kind}_hyper_connection" for i in range(depth) for kind in ("attn", "mlp")]
     for index, mixer in enumerate([*mixers, "hyper_connection_mixer"]):
         for k in range(streams):
             # Their gain is 1 + w, for all streams side by side.
-            yield Named(f"norms.{index}.{k}.weight", f"{mixer}.hc_norm.weight", None, _slice(k, streams), 1.0)
-        yield Named("down", f"{mixer}.input_mix_weight_down.weight", index)
-        yield Named("up", f"{mixer}.input_mix_weight_up.weight", index)
+            yield LinkNames(f"norms.{index}.{k}.weight", f"{mixer}.hc_norm.weight", None, _slice(k, streams), 1.0)
+        yield LinkNames("down", f"{mixer}.input_mix_weight_down.weight", index)
+        yield LinkNames("up", f"{mixer}.input_mix_weight_up.weight", index)
         if index < len(mixers):
-            yield Named("inject", f"{mixer}.block_inject_weight.weight", index)
+            yield LinkNames("inject", f"{mixer}.block_inject_weight.weight", index)
 
 
-def _scaling(depth: int) -> Iterator[Named]:
-    yield Named("embedding_scale", "input_hidden_states_scale")
-    yield Named("embedding_shift", "input_hidden_states_bias")
+def _scaling(depth: int) -> Iterator[LinkNames]:
+    yield LinkNames("embedding_scale", "input_hidden_states_scale")
+    yield LinkNames("embedding_shift", "input_hidden_states_bias")
     for index, theirs in enumerate(
         f"layers.{i}.post_{kind}_residual_scale" for i in range(depth) for kind in ("attention", "mlp")
     ):
-        yield Named("a.values", f"{theirs}.residual_scale", index)
-        yield Named("skip_shift", f"{theirs}.residual_bias", index)
-        yield Named("b.values", f"{theirs}.hidden_states_scale", index)
-        yield Named("branch_shift", f"{theirs}.hidden_states_bias", index)
+        yield LinkNames("a.values", f"{theirs}.residual_scale", index)
+        yield LinkNames("skip_shift", f"{theirs}.residual_bias", index)
+        yield LinkNames("b.values", f"{theirs}.hidden_states_scale", index)
+        yield LinkNames("branch_shift", f"{theirs}.hidden_states_bias", index)
 
 
-def _laurel(depth: int) -> Iterator[Named]:
+def _laurel(depth: int) -> Iterator[LinkNames]:
     for i in range(depth):
-        yield Named(f"pre.{2 * i}.weight", f"layers.{i}.input_layernorm.weight")
-        yield Named(f"res.{2 * i}.weight", f"layers.{i}.post_attention_layernorm.weight")
-        yield Named(f"pre.{2 * i + 1}.weight", f"layers.{i}.pre_feedforward_layernorm.weight")
-        yield Named(f"res.{2 * i + 1}.weight", f"layers.{i}.post_feedforward_layernorm.weight")
-        yield Named("left", f"layers.{i}.laurel.linear_left.weight", i)
-        yield Named("right", f"layers.{i}.laurel.linear_right.weight", i)
-        yield Named(f"low_rank_norm.{i}.weight", f"layers.{i}.laurel.post_laurel_norm.weight")
-    yield Named("final.weight", "norm.weight")
+        yield LinkNames(f"pre.{2 * i}.weight", f"layers.{i}.input_layernorm.weight")
+        yield LinkNames(f"res.{2 * i}.weight", f"layers.{i}.post_attention_layernorm.weight")
+        yield LinkNames(f"pre.{2 * i + 1}.weight", f"layers.{i}.pre_feedforward_layernorm.weight")
+        yield LinkNames(f"res.{2 * i + 1}.weight", f"layers.{i}.post_feedforward_layernorm.weight")
+        yield LinkNames("left", f"layers.{i}.laurel.linear_left.weight", i)
+        yield LinkNames("right", f"layers.{i}.laurel.linear_right.weight", i)
+        yield LinkNames(f"low_rank_norm.{i}.weight", f"layers.{i}.laurel.post_laurel_norm.weight")
+    yield LinkNames("final.weight", "norm.weight")
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from normlab.errors import NormlabError
 from normlab.experiments.progress import ORDER, State
 from normlab.experiments.runs.folder import load, read_summary
 from normlab.experiments.runs.stack import stacks
-from normlab.experiments.runs.tail import LogTail
+from normlab.experiments.runs.tail import MOST, LogTail
 from normlab.experiments.sweep import failure
 from normlab.schemes.names import label
 from normlab.store import is_locked
 
 LEVELS = 3
+POINTS, FEWEST = 40_000, 100  # points that are kept of all curves together, and of one at least
 LOOK = 0.4  # seconds: between two looks at the logs at least
 WALK = 2.0  # seconds: between two searches for new runs
 READING = 0.3  # seconds of a look that may go into reading configurations: 200 of them take several looks
@@ -169,7 +170,8 @@ class Feed:
         for name, folder in found.items():
             if name not in self.runs:
                 sweep = _name(self.root, folder.parent) if folder != self.root else ""
-                self.runs[name] = RunFeed(folder, name, sweep, LogTail(folder / "log.jsonl"))
+                most = max(FEWEST, min(MOST, POINTS // len(found)))
+                self.runs[name] = RunFeed(folder, name, sweep, LogTail(folder / "log.jsonl", most=most))
                 self.revision += 1
         self._homes = {}
         for parent in {run.folder.parent for run in self.runs.values()}:

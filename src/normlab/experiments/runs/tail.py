@@ -57,7 +57,7 @@ class LogTail:
         whole = block.rfind(b"\n") + 1
         self.offset += whole
         if whole:
-            self._take(block[: whole - 1].split(b"\n"))
+            self._take(block[: whole - 1])
         return whole > 0
 
     def _at_a_line(self, handle: int) -> bool:
@@ -69,10 +69,12 @@ class LogTail:
         self.training, self.validation, self.layers = [], [], []
         self.offset, self._inode, self._stride = 0, inode, 1
 
-    def _take(self, lines: list[bytes]) -> None:
+    def _take(self, block: bytes) -> None:
+        many = block.count(b"\n") > 4 * self.most  # a long log that is seen for the first time
+        lines = _sample(block, self.most) if many else block.split(b"\n")
         trained = [line for line in lines if b'"train"' in line[:24]]
-        self._stride = max(self._stride, -(-len(trained) // self.most))
-        kept = [*trained[:: self._stride], *([trained[-1]] if trained else [])]
+        kept = trained if many else [*trained[:: self._stride], *([trained[-1]] if trained else [])]
+        self._stride = max(self._stride, -(-block.count(b"\n") // self.most))
         _extend(self.training, _records(kept, TrainRecord))
         rest = [line for line in lines if b'"train"' not in line[:24]]
         _extend(self.validation, _records([line for line in rest if b'"validation"' in line[:24]], ValidationRecord))
@@ -80,6 +82,24 @@ class LogTail:
         _thin(self.training, self.most)
         _thin(self.validation, self.most)
         _thin(self.layers, LOOKS)
+
+
+def _sample(block: bytes, most: int) -> list[bytes]:
+    """So many lines, evenly by their place, and every one of the rare kinds: splitting a long log takes longest."""
+
+    def line(at: int) -> bytes:
+        end = block.find(b"\n", at)
+        return block[block.rfind(b"\n", 0, at) + 1 : end if end >= 0 else None]
+
+    found = [line(len(block) * part // most) for part in range(most)]
+    found = [each for each in found if b'"train"' in each[:24]]
+    for kind in (b'"kind": "validation"', b'"kind": "layers"'):
+        at = block.find(kind)
+        while at >= 0:
+            found.append(line(at))
+            at = block.find(kind, at + 1)
+    last = block[block.rfind(b"\n") + 1 :]
+    return [*found, last]
 
 
 def _records(lines: list[bytes], kind: type[Record]) -> list[Record]:

@@ -35,7 +35,7 @@ WATCHED = {
 }
 
 
-class Seen:
+class LayerTensors:
     """What the call of one layer has shown so far."""
 
     streams: Tensor
@@ -85,7 +85,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
     def _reset(self, *_: object) -> None:
         self._calls = 0
         self._pending: Record | None = None
-        self._seen = Seen()
+        self._seen = LayerTensors()
         self._attention: Tensor | None = None
         self._attended: Tensor | None = None
 
@@ -157,7 +157,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         record.mixings = [mixing]
         if self.verify:
             record.checks = self._checks(after, middle, post, mixing)
-        self._pending, self._seen = record, Seen()
+        self._pending, self._seen = record, LayerTensors()
         self._calls += 1
 
     def _checks(self, after: Tensor, middle: Tensor, post: Tensor, mixing: Tensor) -> list[tuple[str, float]]:
