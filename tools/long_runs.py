@@ -61,6 +61,8 @@ CHEAP = ("002-02", "002-01", "002-15", "002-20", "null-total-variation", "002-09
          "null-total-variation-by-width-on-set-complement", "null-total-variation-by-width-on-maximum-retrieval", "002-22",
          "null-loss-at-twice-the-training-length-minus-at-the-training-length", "null-held-out-loss",
          "null-change-of-the-loss-through-the-decay", "null-held-out-loss-of-deep-models")  # fmt: skip
+NETWORKS = ("000-06", "000-05", "000-07", "001-24", "001-25", "000-25", "001-13", "000-17", "004-04", "002-20", "001-06",
+            "001-14", "000-14", "004-10", "000-19", "001-15")  # fmt: skip
 READING = ("002-03", "002-14", "002-25", "002-26")
 LOSSES = ("004-10", "000-21", "000-19", "001-18")
 
@@ -76,6 +78,7 @@ def compare(name: str) -> CompareRequest:
 def slices() -> Iterator[Slice | Measured]:
     million = lengthgen("million-steps", "vocab-16")
     yield Slice("set-complement-1m", million, 10_000)
+    yield Measured(NETWORKS)
     yield Measured(CHEAP)
     yield Measured(READING)
     yield Slice("ladder-small", compare("ladder-small"))
