@@ -23,7 +23,7 @@ def test_one_scale_for_all(tmp_path):
     lines = [line.plain for line in view(runs)]
     assert len(lines) == 8
     assert "step    5/10  held-out loss 3.00" in lines[0]
-    assert "layer 1: 1, layer 2: 0.1 x what it reads" in lines[1]
+    assert "layer 1: 1, layer 2: 0.1 x its input" in lines[1]
     assert lines[3].split()[1] != "▁▁", "0.5 is not the lowest of all runs"
     assert lines[7].split()[1] == "▁█"
 

@@ -66,8 +66,8 @@ def view(runs: Sequence[Watched]) -> list[Text]:
         head.append(f"step {run.step:>4}/{run.steps}  {now}", style="default not bold")
         head.append(sparkline(losses[-30:], scale=_scale(known)), style=scheme_colour(run.scheme))
         lines.append(head)
-        lines.append(_row("attention adds", branches(run.look, 0), adds, "x what it reads"))
-        lines.append(_row("FFN adds", branches(run.look, 1), adds, "x what it reads"))
+        lines.append(_row("attention adds", branches(run.look, 0), adds, "x its input"))
+        lines.append(_row("FFN adds", branches(run.look, 1), adds, "x its input"))
         lines.append(_row("gradient", gradient(run.look), shares, "of the whole"))
     return lines
 

@@ -59,7 +59,8 @@ def learned(runs: Sequence[Trained]) -> list[str]:
     found = [f"After {steps} steps the held-out loss (nats) is {losses}{beside}."]
     for run, _ in known:
         shares = gradient(_last(run))
-        if not run.learned and shares:
+        whole = bool(run.log.training) and run.log.training[-1].step >= run.config.train.steps
+        if whole and not run.learned and shares:  # of a run that was stopped nothing is said
             top = 100 * max(shares)
             at = shares.index(max(shares)) + 1
             found.append(

@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from normlab.probes.trace.hooks import Gates, Layout, Part, Record
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
-from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch
+from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch, tensors
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
         self._mixings: list[Tensor] = []
         self._checks: list[tuple[str, float]] = []
         self._attention: Tensor | None = None
+        self._why = "the attention was not called"
         self._attended: Tensor | None = None
 
     def __enter__(self) -> StreamTracer:
@@ -137,13 +138,14 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
             self._mixings.append(at.comb.transpose(-1, -2))
 
     def _branched(self, kind: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: object, output: Any) -> None:
+        def hook(module: nn.Module, _args: object, output: Any) -> None:
             if self._at is None:
                 return
             y = first_tensor(output)
             if kind == "attention":
                 self._attended = y
                 self._attention = find_weights(output) if self.weights else None
+                self._why = why_none(module, output)
             self._parts.append(Part(kind, self._at.z, y, self._at.z))
             if self.verify:
                 self._expected = written(self._at, y)
@@ -157,6 +159,8 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
         self._check(streams)
         record = Record(self._calls, module, self._reads[0], self._reads[0], self._parts)
         record.weights, record.attended, record.checks = self._attention, self._attended, self._checks
+        if self.weights and record.weights is None:
+            record.unmeasured = self._why
         record.streams, record.mixings, record.gates = streams, self._mixings, self._gates
         self._pending, self._at = record, None
         self._calls += 1
@@ -207,6 +211,17 @@ def read_gates(fn: Tensor, base: Tensor, scale: Tensor, x: Tensor) -> Tensor:
     n, flat = x.shape[-2], x.flatten(-2).float()
     normed = flat * torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-6)
     return torch.sigmoid(normed @ fn[:n].float().t() * scale[0].float() + base[:n].float())
+
+
+def why_none(attention: nn.Module, output: object) -> str:
+    """Why there are no attention weights to measure in what a module returned."""
+    square = [each for each in tensors(output) if each.dim() == 4 and each.is_floating_point()]
+    said = (
+        "weights that do not sum to 1 over the keys (a learned sink takes the rest)"
+        if square
+        else "no attention weights"
+    )
+    return f"{type(attention).__name__} returns {said}"
 
 
 def head_weights(head: Any, streams: Tensor) -> Tensor | None:
