@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from normlab.probes.measure.weights import duplicates, nonfinite_weights
+import normlab as nl
+from normlab.probes.measure.weights import duplicates, nonfinite_weights, read_weights
+from normlab.probes.measure.weights.gains import norms_of
 from normlab.probes.trace.locate import locate
 from tests.probes.zoo import Encoder, build
 
@@ -36,3 +38,19 @@ def test_a_copy_is_found_whatever_its_scale_and_a_layer_that_only_resembles_is_n
 def test_one_module_applied_often_is_a_design():
     model = build("albert")
     assert duplicates(locate(model, lambda: model(torch.ones(1, 4, dtype=torch.long)))) == []
+
+
+@pytest.mark.parametrize("scheme", ["pre_norm", "peri_norm", "post_norm", "block_attn_res", "siamese_norm"])
+def test_norms_that_a_scheme_owns_belong_to_the_layers_of_their_branches(scheme):
+    """In our own models the scheme has the norms, in lists; a gain of layer 2 must not be one behind the last layer."""
+    config = nl.TransformerConfig(vocab_size=11, dim=16, depth=4, heads=2, scheme=scheme)
+    model = nl.Transformer(config)
+    layout = locate(model, torch.arange(8).view(1, 8))
+    lists = {name.partition(".")[0] for name, _ in norms_of(model.scheme) if "." in name}
+    for group in lists:
+        norms = getattr(model.scheme, group)
+        for site in model.sites:
+            norms[site.index].weight.data.fill_(site.layer)
+    rows = [row for row in read_weights(layout).gains if row.layer >= 0]
+    assert len(rows) == len(lists) * len(model.sites)
+    assert all(row.median == row.layer + 1 for row in rows)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.measure.table import Real
 from normlab.probes.measure.weights.ends import input_embedding
-from normlab.probes.measure.weights.gains import gain_of, norms_of
+from normlab.probes.measure.weights.gains import gain_of, layer_norms
 from normlab.probes.trace.hooks import Layout, output_projection, slow_path
 from normlab.stats import standard_error
 
@@ -137,9 +137,8 @@ def single_layers(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
 def odd_gains(layout: Layout) -> Iterator[Trial]:
     """Gains of another size than those of the layers around: set to the median of these."""
     table: dict[str, dict[int, nn.Module]] = {}
-    for index, (_, layer) in enumerate(layout.layers):
-        for name, norm in norms_of(layer):
-            table.setdefault(name, {})[index] = norm
+    for index, name, norm in layer_norms(layout):
+        table.setdefault(name, {})[index] = norm
     for name, norms in table.items():
         for index, norm in norms.items():
             near = [norms[i] for i in range(index - 2, index + 3) if i != index and i in norms]

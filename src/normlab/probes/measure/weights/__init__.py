@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normlab.probes.measure.weights.copies import ALIKE, ExpertTwin, Twin, duplicates, expert_twins
 from normlab.probes.measure.weights.ends import EmbeddingReading, input_embedding, output_embedding, read_rows
-from normlab.probes.measure.weights.gains import GainRow, final_norms, gain_of, norms_of, read_gain
+from normlab.probes.measure.weights.gains import GainRow, final_norms, gain_of, layer_norms, read_gain
 from normlab.probes.measure.weights.matrices import MatrixRow, nonfinite_weights, read_bias, read_matrix
 from normlab.probes.trace.hooks import Layout
 
@@ -56,7 +56,7 @@ def read_weights(layout: Layout, used: Tensor | None = None) -> Anatomy:
                 matrices.append(read_bias(index, name, parameter))
             elif parameter.dim() == 3 and min(parameter.shape[1:]) > 4:  # kernels of convolutions are no experts
                 matrices += [read_matrix(index, name, part, expert) for expert, part in enumerate(parameter)]
-        gains += [read_gain(index, name, module) for name, module in norms_of(layer)]
+    gains += [read_gain(index, name, norm) for index, name, norm in layer_norms(layout)]
     gains += [read_gain(-1, name, module) for name, module in final_norms(layout)]
     table, head = input_embedding(layout.model), output_embedding(layout.model)
     first = None if table is None or used is None else read_rows(table.weight, used, layout.model)

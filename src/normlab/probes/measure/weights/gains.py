@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from normlab.probes.measure.table import Real, Sparse
 from normlab.probes.trace.hooks import Layout, slow_path
+from normlab.schemes import Scheme
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,23 @@ def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, child
 
 
+def layer_norms(layout: Layout) -> Iterator[tuple[int, str, nn.Module]]:
+    """The norms of each layer. In our own models the scheme owns them: one a branch, in lists."""
+    for index, (_, layer) in enumerate(layout.layers):
+        yield from ((index, name, norm) for name, norm in norms_of(layer))
+    scheme = getattr(layout.model, "scheme", None)
+    if not isinstance(scheme, Scheme):
+        return
+    for name, norm in norms_of(scheme):
+        group, _, place = name.rpartition(".")
+        if place.isdigit() and int(place) < len(scheme.frame.sites):
+            site = scheme.frame.sites[int(place)]
+            yield site.layer - 1, f"scheme.{group} of the {site.kind}", norm
+
+
 def final_norms(layout: Layout) -> list[tuple[str, nn.Module]]:
     """Norms outside of the layers whose place is behind them: by name, as models have no other way to say it."""
-    inside = {id(module) for _, layer in layout.layers for module in layer.modules()}
+    inside = {id(norm) for _, _, norm in layer_norms(layout)}
     outside = [(name, norm) for name, norm in norms_of(layout.model) if id(norm) not in inside]
     return [(name, norm) for name, norm in outside if "embed" not in name.lower()]
 
@@ -78,8 +93,7 @@ def read_eps(layout: Layout, run: Callable[[], object]) -> tuple[NormRow, ...]:
     """One small pass: the variance of what each norm reads, beside the eps that is added to it."""
     rows: list[NormRow] = []
     handles = []
-    inside = [(index, name, norm) for index, (_, layer) in enumerate(layout.layers) for name, norm in norms_of(layer)]
-    for index, name, norm in [*inside, *((-1, name, norm) for name, norm in final_norms(layout))]:
+    for index, name, norm in [*layer_norms(layout), *((-1, name, norm) for name, norm in final_norms(layout))]:
         eps = next((value for key in _EPS if isinstance(value := getattr(norm, key, None), float)), None)
         if eps is None:
             continue
