@@ -197,9 +197,9 @@ def test_keys_over_depth_stay_precise_under_autocast():
     original = depth_stream.keys
 
     def recorded(v, queries, eps):
-        logits = original(v, queries, eps)
+        logits, source = original(v, queries, eps)
         seen.add(logits.dtype)
-        return logits
+        return logits, source
 
     depth_stream.keys = recorded
     try:

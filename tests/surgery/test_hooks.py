@@ -38,8 +38,10 @@ def test_both_kinds_of_checkpointing_give_every_gradient(name):
         model, batch = without_dropout(swapped(name, scheme)).train(), inputs(name)
         wanted = gradients(model, batch)
         assert all(wanted[key] is not None for key in wanted if "scheme" in key)
+        # Of the largest gradient where it is above 1 (kimi_linear has one of 2.7): a checkpoint adds up in another order.
+        limit = 1e-6 * max(1.0, *(float(g.abs().max()) for g in wanted.values() if g is not None))
         for reentrant in (False, True):
-            assert compare(checkpointed(model, batch, reentrant=reentrant), wanted) <= 1e-6, (scheme, reentrant)
+            assert compare(checkpointed(model, batch, reentrant=reentrant), wanted) <= limit, (scheme, reentrant)
 
 
 @pytest.mark.slow

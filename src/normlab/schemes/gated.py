@@ -220,6 +220,8 @@ class GatedResidualStream(Scheme):
 
     def read_in_one(self, stream: Tensor, site: Site) -> tuple[Tensor, Normed] | None:
         """The read as one function (ops/gated.py), where it has the kernels and nobody looks inside."""
+        if traced():
+            return None
         norms = [*self.norms[site.index].children()]
         own = self.__dict__.keys().isdisjoint({"enter", "normed", "mixed"}) and type(self) is GatedResidualStream
         if self._tape is not None or not own or torch.is_autocast_enabled("cpu"):
@@ -228,12 +230,12 @@ class GatedResidualStream(Scheme):
             return None
         weights: list[Tensor] = [norm.weight for norm in norms if isinstance(norm, RMSNorm)]
         names = ("down", "up", "inject")
-        if traced() or (kernels := usable(stream, *weights, *(getattr(self, name) for name in names))) is None:
+        if (kernels := usable(stream, *weights, *(getattr(self, name) for name in names))) is None:
             return None
         down, up, inject = (self.slices.of(name, getattr(self, name), site.index) for name in names)
         x = stream.reshape(-1, *stream.shape[-2:])
         z, post, streams = gated_read(x, (torch.stack(weights), down, up, inject), eps=self.frame.eps, kernels=kernels)
-        return self.enter(z.view(*stream.shape[:-2], -1), site), Normed(post, streams, stream)
+        return self.enter(z.view(*stream.shape[:-2], stream.shape[-1]), site), Normed(post, streams, stream)
 
     def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Normed]:
         if (found := self.read_in_one(stream, site)) is not None:

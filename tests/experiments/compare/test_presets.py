@@ -7,12 +7,13 @@ from normlab.experiments.compare.request import CompareRequest
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_rung_has_ten_tokens_a_parameter(name):
+def test_every_rung_has_its_tokens_a_parameter(name):
     request = CompareRequest(**preset(name))
     model = run_of(request, ("pre_norm", request.depths[0]), lr=1e-3, seed=0, steps=1).build()
-    assert 10 <= request.tokens / model.num_parameters() < 10.1
+    least = 2.5 if name == "ladder-quarter" else 10  # a first look, which decides nothing
+    assert least <= request.tokens / model.num_parameters() < 1.01 * least
     assert request.recipe == "authors"
-    assert (request.tune_seeds, request.tune_share) == (2, 0.25)
+    assert (request.tune_seeds, request.tune_share) == (1 if name == "ladder-quarter" else 2, 0.25)
 
 
 def test_names_take_dashes_or_underscores():
