@@ -33,6 +33,10 @@ def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, child
 
 
+_PLACES = {"pre": "the norm in front of", "res": "the norm on the output of", "out": "the norm behind"}
+_KINDS = {"attention": "attention", "ffn": "the FFN"}
+
+
 def layer_norms(layout: Layout) -> Iterator[tuple[int, str, nn.Module]]:
     """The norms of each layer. In our own models the scheme owns them: one a branch, in lists."""
     for index, (_, layer) in enumerate(layout.layers):
@@ -44,7 +48,7 @@ def layer_norms(layout: Layout) -> Iterator[tuple[int, str, nn.Module]]:
         group, _, place = name.rpartition(".")
         if place.isdigit() and int(place) < len(scheme.frame.sites):
             site = scheme.frame.sites[int(place)]
-            yield site.layer - 1, f"scheme.{group} of the {site.kind}", norm
+            yield site.layer - 1, f"{_PLACES.get(group, f'scheme.{group} of')} {_KINDS[site.kind]}", norm
 
 
 def final_norms(layout: Layout) -> list[tuple[str, nn.Module]]:
