@@ -31,7 +31,8 @@ FAMILIES = {
 FINDINGS = {
     "001-17": "**Late layers start small.** In a fresh Pre-Norm model of 96 layers the last one adds {0} of the stream",
     "001-05": "**Post-Norm needs warm-up.** At 12 layers warm-up lowers its best loss by {0} nats",
-    "002-02": "**A norm behind attention helps with length.** Beyond the training length the error (total variation, 0 to 1) falls by {0}",
+    "002-02": "**A norm behind attention helps with length.** Beyond the training length the error (total variation, 0 to 1) "
+    "falls by {0}",
 }
 
 

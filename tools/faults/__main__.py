@@ -44,7 +44,7 @@ def main(words: list[str] | None = None) -> int:
     ledger = Ledger(asked.ledger)
     if not asked.table:
         until = time.monotonic() + 60 * asked.minutes
-        with tempfile.TemporaryDirectory(prefix="faults-") as home:
+        with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as home:
             timing.all_of_them(ledger, Path(home))
             for rows in stages(asked, Path(home)):
                 campaign(rows, ledger, seed=asked.seed, until=until)

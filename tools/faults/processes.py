@@ -190,7 +190,7 @@ def strike_driver(
     ended = wait(pid, log)
     if not ended.orderly:
         return Blow(hit, f"a traceback: {ended.said.strip()[-400:]}")
-    done = {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
+    done = {path: path.stat().st_mtime_ns for path in folder.glob("*/summary.json")}  # a worker may still write below
     fault = yard.judge(forked(partial(carry_out, folder, executor), log), folder)
     if fault is None and any(path.stat().st_mtime_ns != stamp for path, stamp in done.items()):
         fault = "a finished run was made again"
