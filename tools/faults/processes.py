@@ -87,9 +87,14 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/config.yaml"))
 
 
+def of_runs(folder: Path, name: str) -> list[Path]:
+    """A file of the run, or of each run of a sweep. Not further down: checkpoints come and go under one's eyes."""
+    return [path for path in (folder / name, *folder.glob(f"*/{name}")) if path.exists()]
+
+
 def written(folder: Path) -> int:
     """Bytes in the logs so far."""
-    return sum(path.stat().st_size for path in folder.rglob("log.jsonl"))
+    return sum(path.stat().st_size for path in of_runs(folder, "log.jsonl"))
 
 
 def carry_out(folder: Path, executor: Callable[[], Executor]) -> None:
@@ -109,7 +114,7 @@ def children(pid: int) -> list[int]:
 
 def holders(folder: Path) -> list[int]:
     """The processes that hold the locks of these runs, from the kernel's table."""
-    inodes = {str(path.stat().st_ino) for path in folder.rglob(".lock")}
+    inodes = {str(path.stat().st_ino) for path in of_runs(folder, ".lock")}
     rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return [int(r[4]) for r in rows if r[1] == "FLOCK" and r[5].rpartition(":")[2] in inodes and int(r[4]) > 0]
 
@@ -190,7 +195,7 @@ def strike_driver(
     ended = wait(pid, log)
     if not ended.orderly:
         return Blow(hit, f"a traceback: {ended.said.strip()[-400:]}")
-    done = {path: path.stat().st_mtime_ns for path in folder.glob("*/summary.json")}  # a worker may still write below
+    done = {path: path.stat().st_mtime_ns for path in of_runs(folder, "summary.json")}
     fault = yard.judge(forked(partial(carry_out, folder, executor), log), folder)
     if fault is None and any(path.stat().st_mtime_ns != stamp for path, stamp in done.items()):
         fault = "a finished run was made again"
