@@ -9,7 +9,7 @@ import torch
 from normlab.errors import DamagedError, InputError
 from normlab.schemes import depth_kernels
 from normlab.store import seal
-from normlab.training.record import Log, read_log
+from normlab.training.record import Log, LogMark, read_log
 from tests.training.test_loop import losses, make
 
 
@@ -94,6 +94,14 @@ def test_a_shortened_log_is_not_passed_over(tmp_path):
         make(folder, steps=20).run()
     assert losses(folder) == losses(tmp_path / "whole")
     assert len(losses(folder)) == 20
+
+
+def test_a_folder_in_the_place_of_a_log_is_one_sentence(tmp_path):
+    """Found by the campaign: a folder is larger than a short log, and was opened."""
+    (tmp_path / "log.jsonl").mkdir()
+    for mark in (LogMark(size=1, sha256="0" * 64), LogMark(size=10**6, sha256=None)):
+        with pytest.raises(DamagedError, match="a folder stands in its place"):
+            Log(tmp_path / "log.jsonl").check(mark)
 
 
 def test_a_log_that_no_checkpoint_knows_is_refused(tmp_path):

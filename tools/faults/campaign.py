@@ -118,7 +118,9 @@ def full(ground: Ground) -> Blow:
     folder = ground.fresh()
     most = ground.chance.randint(1, largest)
     ended = forked(partial(ground.job.run, folder), ground.log, most_bytes=most)
-    if ended.code == REFUSED and "while writing" in ended.said and str(folder) not in ended.said:
+    # What it says goes to a file too, and is cut at the same size.
+    whole = len(ended.said.encode()) < most
+    if ended.code == REFUSED and whole and "while writing" in ended.said and str(folder) not in ended.said:
         return Blow(1, f"no path is named: {ended.said.strip()}")
     if not ended.orderly:
         return Blow(1, f"a traceback: {ended.said.strip()[-300:]}")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -224,7 +224,8 @@ def _torchrun(home: Path, folder: Path) -> subprocess.Popen[bytes]:
     path = home / "ranks.yaml"
     if not path.exists():
         settings = config(steps=STEPS, seed=0)
-        path.write_text(replace(settings, train=replace(settings.train, batch=4)).to_yaml())
+        train = settings.train.model_copy(update={"batch": 4})
+        path.write_text(settings.model_copy(update={"train": train}).to_yaml())
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "normlab"]
     words = ["train", str(path), "--out", str(folder), "--strategy", "ddp", "--device", "cpu", "--json"]
     with open(home / "torchrun.log", "wb") as log:

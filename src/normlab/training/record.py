@@ -40,7 +40,10 @@ class Log:
 
     def check(self, mark: LogMark) -> None:
         """Raise if the log lacks records that the checkpoint knows, or holds others in their place."""
-        size = self.path.stat().st_size if inside(self.path.parent, self.path.name).exists() else 0
+        path = inside(self.path.parent, self.path.name)
+        if path.is_dir():
+            raise damaged(self.path, "a folder stands in its place", REMEDY)
+        size = path.stat().st_size if path.exists() else 0
         if size < mark.size:
             raise damaged(self.path, f"it has {size} bytes, and had {mark.size} at this checkpoint", REMEDY)
         if mark.sha256 is not None and self._digest(mark.size).hexdigest() != mark.sha256:
