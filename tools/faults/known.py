@@ -128,8 +128,8 @@ KNOWN = (
         "training/test_faults.py::test_a_shortened_log_is_not_passed_over",
         (
             "training/record.py",
-            "        size = self.path.stat().st_size if inside(",
-            "        return\n        size = self.path.stat().st_size if inside(",
+            "        size = path.stat().st_size if path.exists()",
+            "        return\n        size = path.stat().st_size if path.exists()",
         ),
     ),
     known(
