@@ -95,3 +95,14 @@ def test_every_and_scoped():
     assert [r.label for r in found.beside] == ["elsewhere: b"]
     assert len(arms(("p", "q"), Inside, metric="m", low=0.0).parts) == 2
     assert NotMeasured("why", "how").judge(Evidence("x", (good,), (0, 1))).p_for == 1.0
+
+
+def test_equal_values_on_the_border_decide_nothing():
+    for values, wanted, holds in (
+        ([0.0, 0.0, 0.0], (0.0, math.inf), None),
+        ([0.0, 0.0, 0.0], (-math.inf, 0.0), None),
+        ([1.0, 1.0, 1.0], (0.0, math.inf), True),
+        ([-1.0, -1.0], (0.0, math.inf), False),
+    ):
+        assert reading("m", values, wanted).holds is holds
+    assert reading("m", [2.0, 2.0], (2.0, 2.0), exact=True).holds is True

@@ -4,9 +4,10 @@ import pytest
 
 from normlab.errors import InputError
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.criteria import Difference
+from normlab.experiments.claims.criteria import Difference, Finding
+from normlab.experiments.claims.decide import adjust
 from normlab.experiments.claims.evidence import Evidence, curve, number
-from normlab.experiments.claims.nulls import column, differences, null_check
+from normlab.experiments.claims.nulls import column, critical, differences, null_check
 
 
 def check(leaf, *, seeds=24, size=5, page=None):
@@ -24,7 +25,7 @@ def test_a_null_is_silent_and_a_planted_effect_is_found():
     assert seen.false_alarms <= 0.08, "5 % is nominal for one test alone"
     assert seen.power > 0.9
     assert check(Difference("m", "a", "b", -1, 0.001)).power < 0.2, "what is far below the noise is not found"
-    assert "24 seeds of pre_norm, 5 against 5, 200 random splits" in seen.sentence
+    assert "24 seeds of pre_norm, 5 against 5, 1000 random splits" in seen.sentence
 
 
 def test_claims_of_no_difference_are_turned_round():
@@ -55,3 +56,20 @@ def test_a_claim_about_the_end_is_told_the_end_of_the_curve():
 def test_too_few_seeds_are_refused():
     with pytest.raises(InputError, match="19 seeds; 20 or more"):
         check(Difference("m", "a", "b", -1, 0.1), seeds=19)
+
+
+def test_arms_without_a_single_event_decide_nothing():
+    """Counts that are nearly always 0: their difference is 0 in every seed of most splits."""
+    null = Evidence("null-m", (number("m", [0.0] * 23 + [1.0], "pre_norm"),), tuple(range(24)))
+    leaf = Difference("m", "a", "b", 1, 3.0)
+    seen = null_check(Claim("000-00", "A has more.", "us", leaf), leaf, null=null, page={}, arm_size=6)
+    assert seen.false_alarms <= 0.05
+
+
+def test_the_limit_is_that_of_the_whole_page():
+    """Holm's correction by the limit that is found once, against the correction of every p by itself."""
+    page = {f"000-{i:02d}": Finding((), p, 1.0) for i, p in enumerate((0.0, 0.001, 0.02, 0.4), 1)}
+    claim = Claim("000-00", "A is lower.", "us", Difference("m", "a", "b", -1, 0.1))
+    limit = critical(claim, page)
+    for p in (1e-6, 0.3 * limit, 0.99 * limit, 1.01 * limit, 0.03, 0.2):
+        assert (adjust({**page, claim.id: Finding((), p, 1.0)})[claim.id] < 0.05) == (p < limit)

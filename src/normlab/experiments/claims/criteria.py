@@ -340,7 +340,8 @@ def arms(names: Sequence[str], part: type[Inside] | type[Equals] | type[Exponent
 def reading(label: str, values: Sequence[float], wanted: tuple[float, float], *, exact: bool = False) -> Reading:
     """The mean of the values against a range, by two one-sided t-tests.
 
-    One value decides only where it is exact. A value that is no number decides nothing.
+    One value decides only where it is exact. A value that is no number decides nothing, nor do equal values that lie on an
+    end of the range: two arms without a single spike do not show that one of them has more.
     """
     n = len(values)
     if any(math.isnan(v) for v in values):
@@ -351,7 +352,8 @@ def reading(label: str, values: Sequence[float], wanted: tuple[float, float], *,
     if n == 1:
         return Reading(label, mean, None, None, wanted, n, *(_certain(inside) if exact else (1.0, 1.0)))
     if error == 0.0:
-        return Reading(label, mean, mean, mean, wanted, n, *_certain(inside))
+        settled = exact or mean not in wanted
+        return Reading(label, mean, mean, mean, wanted, n, *(_certain(inside) if settled else (1.0, 1.0)))
     ends = interval(values)
     assert ends is not None
     below = _tail(mean - wanted[0], error, n)  # how likely such a mean is if the truth is at the lower end or below

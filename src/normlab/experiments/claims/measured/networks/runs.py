@@ -16,6 +16,9 @@ from normlab.experiments.claims.networks.models import (
     PRE,
     RATE_DEPTHS,
     RATE_SEEDS,
+    SMALL_SEEDS,
+    SPIKE_SEEDS,
+    STEPS,
     WARMUPS,
     train,
 )  # fmt: skip
@@ -142,7 +145,7 @@ def rates(bench: Bench) -> Findings:
         ends = [end(_of(runs, scheme, seed)[0]) for seed in bench.seeds]
         found.append(number("held-out loss at the end", ends, scheme))
     words = "the reference loss is the lowest that Post-Norm reaches in the same seed"
-    return Findings(found, {"layers": 12, "steps": 1500}, (words,), seconds=cost(runs))
+    return Findings(found, {"layers": 12, "steps": STEPS}, (words,), seconds=cost(runs))
 
 
 @measure("rates-by-depth", seeds=RATE_SEEDS, seconds=500)
@@ -167,7 +170,7 @@ def _highest(runs: Sequence[FinishedRun], scheme: str, seed: int, depth: int) ->
     return math.nan if found is None else found
 
 
-@measure("spikes", seeds=8, seconds=25)
+@measure("spikes", seeds=SPIKE_SEEDS, seconds=20)
 def spikes_without_warmup(bench: Bench) -> Findings:
     runs = train(bench.folder.parent / "networks", "spikes", only=lambda c: c.train.seed in bench.seeds)
     found: list[Measurement] = []
@@ -184,7 +187,7 @@ def spikes_without_warmup(bench: Bench) -> Findings:
     return Findings(found, {"steps": 400, "warm-up": 0}, (words,), seconds=cost(runs))
 
 
-@measure("small-stability", seeds=8, seconds=14)
+@measure("small-stability", seeds=SMALL_SEEDS, seconds=14)
 def small_stability(bench: Bench) -> Findings:
     runs = train(bench.folder.parent / "networks", "small", only=lambda c: c.train.seed in bench.seeds)
     found: list[Measurement] = []
@@ -194,7 +197,9 @@ def small_stability(bench: Bench) -> Findings:
         bad = [float(sum(run.summary.status != "finished" for run in line)) for line in lines]
         found.append(number("runs that diverged", bad, scheme))
     return Findings(
-        found, {"layers": 2, "steps": 400, "warm-up": 0, "rates": "0.001, 0.004, 0.016"}, seconds=cost(runs)
+        found,
+        {"layers": 2, "steps": 400, "warm-up": 0, "rates": "0.001, 0.004, 0.016", "recipe": "authors"},
+        seconds=cost(runs),
     )
 
 
@@ -263,17 +268,17 @@ def _small_null(bench: Bench, *, warmup: int | None = None, lr: float | None = N
 
 @measure("null-steps-to-the-reference-loss", seeds=NULL_SEEDS, seconds=12)
 def null_steps(bench: Bench) -> Findings:
-    return Findings([number(REACHED, _null_steps(bench), PRE)], {"steps": 300})
+    return Findings([number(REACHED, _steps(null_runs(bench)), PRE)], {"steps": 300})
 
 
-@measure("null-masked-lm-steps-to-the-reference-loss", seeds=NULL_SEEDS, seconds=12)
+@measure("null-masked-lm-steps-to-the-reference-loss", seeds=NULL_SEEDS, seconds=2)
 def null_masked_steps(bench: Bench) -> Findings:
-    """Of the same runs on plain text: the spread over seeds of when a loss is reached."""
-    return Findings([number(MASKED, _null_steps(bench), PRE)], {"steps": 300}, ("causal runs on plain text",))
+    runs = train(bench.folder.parent / "networks", "masked-null")
+    return Findings([number(MASKED, _steps(runs), PRE)], {"layers": 2, "steps": 200}, seconds=cost(runs))
 
 
-def _null_steps(bench: Bench) -> list[float]:
+def _steps(runs: Sequence[FinishedRun]) -> list[float]:
     """To the highest of the final losses, which every seed reaches."""
-    curves = [run.validation() for run in null_runs(bench)]
+    curves = [run.validation() for run in runs]
     reference = max(min(point.loss for point in curve) for curve in curves)
     return [steps_to(curve, reference) for curve in curves]
