@@ -102,7 +102,8 @@ CLAIMS = (
         TUTORIAL,
         LongEnough(Difference(LOSS, "peri_norm", "pre_norm", -1, 0.03, at=1.0), "tokens per parameter", 10, 0.3),
         evidence="ladder",
-        note="With the embedding scaled as Gemma's and Grok's authors scale it.",
+        note="With the embedding scaled as Gemma's and Grok's authors scale it, which Pre-Norm's is not: what of a lead is "
+        "the norm's and what the embedding's is not told apart.",
     ),
     Claim(
         "004-10",

@@ -130,11 +130,11 @@ def key_models() -> dict[str, RunConfig]:
 
 
 def key_null_models() -> dict[str, RunConfig]:
-    """Many seeds of the one with a norm on the keys, trained for a moment."""
-    first = next(iter(key_models().values()))
+    """Many seeds of the one without a norm on the keys, trained for a moment. With it the number is 1/n in every seed."""
+    first = next(c for c in key_models().values() if label(c.model.scheme) == label(parse_scheme(NO_KEY_NORM)))
     brief = first.train.replace(steps=60, schedule=Schedule(kind="wsd", warmup=6))
     seeds = range(100, 100 + NULL_SEEDS)
-    return {run_name(FULL, 6, USUAL.lr, s): first.replace(train=brief.replace(seed=s)) for s in seeds}
+    return {run_name(NO_KEY_NORM, 6, USUAL.lr, s): first.replace(train=brief.replace(seed=s)) for s in seeds}
 
 
 def spike_models() -> dict[str, RunConfig]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import number
 from normlab.experiments.claims.measured.networks.trained import (
+    DEEPER,
     GINI,
     GROWTH,
     LARGEST,
@@ -19,8 +20,9 @@ from normlab.experiments.claims.measured.networks.trained import (
     periodic,
     removed,
 )  # fmt: skip
-from normlab.experiments.claims.networks.models import FULL, NULL_SEEDS, PRE, Pair, pairs
+from normlab.experiments.claims.networks.models import NO_KEY_NORM, NULL_SEEDS, PRE, Pair, pairs
 from normlab.experiments.runs.measured import held_out
+from normlab.observe.capacity import deep_over_early
 from normlab.observe.depth_weights import dominance
 from normlab.stats import gini
 from normlab.tasks import Text
@@ -60,6 +62,12 @@ def null_removed(bench: Bench) -> Findings:
     return Findings([number(REMOVED, [removed(p.end)[1] for p in networks(bench)], PRE)], SETTINGS)
 
 
+@measure("null-share-of-the-deeper-half-in-what-skipping-costs", seeds=NULL_SEEDS, seconds=12)
+def null_deeper_half(bench: Bench) -> Findings:
+    values = [deep_over_early(removed(p.end)[2]) for p in networks(bench)]
+    return Findings([number(DEEPER, values, PRE)], SETTINGS)
+
+
 @measure("null-largest-share-of-one-layer-in-the-final-stream", seeds=NULL_SEEDS, seconds=12)
 def null_largest(bench: Bench) -> Findings:
     return Findings([number(LARGEST, [largest_share(p.end) for p in networks(bench)], PRE)], SETTINGS)
@@ -68,6 +76,6 @@ def null_largest(bench: Bench) -> Findings:
 @measure("null-weight-of-a-source-scaled-by-100", seeds=NULL_SEEDS, seconds=4)
 def null_scaled(bench: Bench) -> Findings:
     (batch,) = held_out(Text(), 4, 4, 32)
-    found = pairs(bench.folder.parent / "networks", "keys-null", FULL, seeds=SEEDS)
+    found = pairs(bench.folder.parent / "networks", "keys-null", NO_KEY_NORM, seeds=SEEDS)
     values = [dominance(p.end, batch.tokens).scaled for p in found]
-    return Findings([number(SCALED, values, FULL)], {"layers": 6, "dim": 32, "steps": 60})
+    return Findings([number(SCALED, values, NO_KEY_NORM)], {"layers": 6, "dim": 32, "steps": 60})

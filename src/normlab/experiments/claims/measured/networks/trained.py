@@ -46,6 +46,7 @@ GINI = "Gini of the gradient shares"
 READOUT = "read-out R2 of early layers"
 REMOVED = "loss added by removing a quarter of the layers"
 LARGEST = "largest share of one layer in the final stream"
+DEEPER = "share of the deeper half in what skipping costs"
 SCALED = "weight of a source scaled by 100"
 
 
@@ -172,9 +173,7 @@ def pruning(bench: Bench) -> Findings:
             curve(
                 "loss added by skipping a layer", range(1, DEPTH + 1), [row[2] for row in rows], scheme, axis="layer"
             ),
-            number(
-                "share of the deeper half in what skipping costs", [deep_over_early(row[2]) for row in rows], scheme
-            ),
+            number(DEEPER, [deep_over_early(row[2]) for row in rows], scheme),
         ]
     return Findings(found, _settings(), seconds=load.seconds)
 
@@ -186,8 +185,14 @@ def gradient_and_effect(bench: Bench) -> Findings:
     found: list[Measurement] = []
     for scheme in (PRE, POST):
         networks = load(scheme)
-        values = [gradient_against_effect(layer_gradients(p.end), removed(p.end)[2]) for p in networks]
-        found += [number(metric, values, scheme), _ends(networks, scheme)]
+        gradients, costs = [layer_gradients(p.end) for p in networks], [removed(p.end)[2] for p in networks]
+        values = [gradient_against_effect(g, c) for g, c in zip(gradients, costs, strict=True)]
+        found += [
+            number(metric, values, scheme),
+            number(GINI, [gini(row) for row in gradients], scheme),
+            number(DEEPER, [deep_over_early(row) for row in costs], scheme),
+            _ends(networks, scheme),
+        ]
     return Findings(found, _settings(), seconds=load.seconds)
 
 

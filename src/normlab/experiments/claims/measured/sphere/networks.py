@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,18 +17,31 @@ from normlab.model import Attention, Transformer, TransformerConfig
 from normlab.schemes import parse_scheme
 from normlab.tasks import Text
 
-DEPTH, WIDTH, STEPS, LENGTH, BATCH = 6, 48, 250, 64, 8
+LENGTH = 64
 
 
-def language_model(seed: int, *, scheme: str = "pre_norm", early: float = 1.0) -> Transformer:
+@dataclass(frozen=True)
+class Shape:
+    depth: int
+    width: int
+    batch: int
+    steps: int
+
+
+BRIDGE, NULL = Shape(6, 48, 8, 250), Shape(2, 32, 8, 100)
+EARLY = Shape(4, 32, 16, 580)
+
+
+def language_model(seed: int, shape: Shape, *, early: float = 1.0) -> Transformer:
     """A small model of bytes; `early` multiplies the query and key weights of the first half of the layers."""
     torch.manual_seed(seed)
     config = TransformerConfig(
-        vocab_size=256, dim=WIDTH, depth=DEPTH, heads=2, scheme=parse_scheme(scheme), init_std=WIDTH**-0.5
-    )
+        vocab_size=256, dim=shape.width, depth=shape.depth, heads=2, scheme=parse_scheme("pre_norm"),
+        init_std=shape.width**-0.5,
+    )  # fmt: skip
     model = Transformer(config)
     for site, branch in zip(model.sites, model.branches, strict=True):
-        if isinstance(branch, Attention) and site.layer <= DEPTH // 2:
+        if isinstance(branch, Attention) and site.layer <= shape.depth // 2:
             for role, weight in branch.matrices().items():
                 if role in ("query", "key"):
                     weight.mul_(early**0.5)
@@ -45,26 +59,32 @@ def text_loss(model: Transformer) -> float:
     return sum(losses) / len(losses)
 
 
-def trained_loss(seed: int, folder: Path, *, early: float = 1.0) -> float:
-    model = language_model(seed, early=early)
-    return text_loss(train(model, Text(), folder, seed=seed, steps=STEPS, length=LENGTH, batch=BATCH))
+def trained_loss(seed: int, folder: Path, shape: Shape, *, early: float = 1.0) -> float:
+    return text_loss(_trained(language_model(seed, shape, early=early), folder, seed, shape))
+
+
+def _trained(model: Transformer, folder: Path, seed: int, shape: Shape) -> Transformer:
+    return train(model, Text(), folder, seed=seed, steps=shape.steps, length=LENGTH, batch=shape.batch)
 
 
 @measure("early-qk", seeds=8, seconds=30)
 def early_qk(bench: Bench) -> Findings:
     """Smaller query and key weights in the first half: the theory's time, and the loss of trained models."""
     metric = "held-out loss of small early QK"
-    plain = [trained_loss(seed, bench.folder / f"plain-{seed}") for seed in bench.seeds]
-    cooler = [trained_loss(seed, bench.folder / f"early-{seed}", early=0.25) for seed in bench.seeds]
+    plain = [trained_loss(seed, bench.folder / f"plain-{seed}", EARLY) for seed in bench.seeds]
+    cooler = [trained_loss(seed, bench.folder / f"early-{seed}", EARLY, early=0.25) for seed in bench.seeds]
     found = [early_times(), number(metric, plain, "plain"), number(metric, cooler, "early QK / 4")]
-    shape = f"{DEPTH} layers of width {WIDTH}, initial deviation d^-1/2"
-    return Findings(found, {"shape": shape, "steps": STEPS, "batch": f"{BATCH} x {LENGTH} bytes"})
+    tokens = EARLY.steps * EARLY.batch * LENGTH / language_model(0, EARLY).num_parameters()
+    shape = f"{EARLY.depth} layers of width {EARLY.width}, initial deviation d^-1/2"
+    length = {"steps": EARLY.steps, "tokens per parameter": round(tokens, 2)}
+    return Findings(found, {"shape": shape, **length, "batch": f"{EARLY.batch} x {LENGTH} bytes"})
 
 
-@measure("null-held-out-loss-of-small-early-qk", seeds=20, seconds=15)
+@measure("null-held-out-loss-of-small-early-qk", seeds=20, seconds=1)
 def null_early_qk(bench: Bench) -> Findings:
-    losses = [trained_loss(100 + seed, bench.folder / f"{seed}") for seed in bench.seeds]
-    return Findings([number("held-out loss of small early QK", losses, "pre_norm")], {"layers": DEPTH, "steps": STEPS})
+    losses = [trained_loss(100 + seed, bench.folder / f"{seed}", NULL) for seed in bench.seeds]
+    settings = {"layers": NULL.depth, "steps": NULL.steps}
+    return Findings([number("held-out loss of small early QK", losses, "pre_norm")], settings)
 
 
 @measure("bridge", seeds=5, seconds=25)
@@ -73,12 +93,11 @@ def bridges(bench: Bench) -> Findings:
     random, trained = [], []
     ids = random_tokens(256, batch=2, length=32)
     for seed in bench.seeds:
-        model = language_model(seed)
+        model = language_model(seed, BRIDGE)
         random.append(bridge(model, ids).kernel_error)
-        train(model, Text(), bench.folder / f"{seed}", seed=seed, steps=STEPS, length=LENGTH, batch=BATCH)
-        trained.append(bridge(model, ids).kernel_error)
+        trained.append(bridge(_trained(model, bench.folder / f"{seed}", seed, BRIDGE), ids).kernel_error)
     found = [
         number("largest miss of the mean cosine in a random network", random, "pre_norm"),
         number("largest miss of the mean cosine in a trained network", trained, "pre_norm"),
     ]
-    return Findings(found, {"layers": DEPTH, "d": WIDTH, "steps": STEPS})
+    return Findings(found, {"layers": BRIDGE.depth, "d": BRIDGE.width, "steps": BRIDGE.steps})

@@ -63,7 +63,7 @@ def _chosen(found: dict[str, LengthGeneralization], kind: str) -> list[float]:
     return picked
 
 
-@measure("bema-few", seeds=5, seconds=40)
+@measure("bema-few", seeds=8, seconds=10)
 def few_legal(bench: Bench) -> Findings:
     """One class is the answer in maximum retrieval."""
     task = FOUR_TASKS["max-retrieval"]
