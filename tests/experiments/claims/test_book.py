@@ -1,6 +1,7 @@
 """The committed ledger: every verdict follows from its evidence, and nulls behave."""
 
 import json
+import re
 
 import pytest
 
@@ -40,6 +41,28 @@ def test_evidence_says_where_it_comes_from(committed):
     for found in committed.values():
         assert found.command.startswith("normlab claims run"), found.name
         assert all([found.commit, found.version, found.seeds]), found.name
+
+
+def test_the_ledger_says_what_is_lacking(whole):
+    """What an issue of ours asks of `normlab claims --json`."""
+    rows = {entry.claim.id: entry.to_plain() for entry in whole.entries}
+    assert whole.counts["not measured"] <= 12
+    assert whole.counts["undecided"] <= 30
+    for id, row in rows.items():
+        assert row["criterion"], id
+        assert bool(row["reason"]) == (row["verdict"] == "not measured"), id
+        assert bool(row["budget"]) == (row["verdict"] == "undecided"), id
+        if row["verdict"] == "undecided":
+            assert re.search(r"about [\d.]+ (hours|minutes) on one core", str(row["budget"])), (id, row["budget"])
+            assert row["evidence"], id
+            assert row["low"] is not None or "no number" in str(row["budget"]), id
+
+
+def test_every_claim_about_two_arms_has_its_null(committed, whole):
+    for entry in whole.entries:
+        for leaf in differences(entry.claim):
+            assert leaf.null_name in committed, (entry.claim.id, leaf.null_name)
+        assert not [w for w in entry.warnings if "no null" in w], entry.claim.id
 
 
 def test_nulls_are_silent(whole):

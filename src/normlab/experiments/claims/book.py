@@ -61,7 +61,8 @@ class Entry:
         return {
             "id": c.id, "seed": c.seed, "statement": c.statement, "source": c.source, "criterion": c.criterion.text(),
             "command": c.command, "look": c.look, "note": c.note, "verdict": d.verdict, "sentence": d.sentence,
-            "would_change": d.would_change, "estimate": lead.estimate if lead else None,
+            "would_change": d.would_change, "reason": d.sentence if d.verdict == "not measured" else None,
+            "budget": d.would_change if d.verdict == "undecided" else None, "estimate": lead.estimate if lead else None,
             "low": lead.low if lead else None, "high": lead.high if lead else None,
             "wanted": list(lead.wanted) if lead else None, "p": d.adjusted, "seeds": len(known.seeds) if known else 0,
             "evidence": c.evidence if known else None, "commit": known.commit if known else None,

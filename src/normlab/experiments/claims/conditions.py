@@ -56,7 +56,9 @@ class Learned(Criterion):
         if not missed:
             return told
         return _open(
-            told, f"Longer training would decide it: these networks have not learned enough ({', '.join(missed)})."
+            told,
+            f"Longer training would decide it ({evidence.twice}): these networks have not learned enough "
+            f"({', '.join(missed)}).",
         )
 
     def leaves(self) -> Iterator[Criterion]:

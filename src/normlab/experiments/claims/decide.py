@@ -13,7 +13,7 @@ from typing import Literal
 from normlab.experiments.claims.bench import measures
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Finding, NotMeasured, Reading
-from normlab.experiments.claims.evidence import Evidence
+from normlab.experiments.claims.evidence import Evidence, on_one_core
 from normlab.stats import Paired, holm, t_cdf, t_reach
 
 Verdict = Literal["confirmed", "refuted", "undecided", "misprinted", "not measured"]
@@ -97,7 +97,7 @@ def _not_run(claim: Claim) -> tuple[str, str]:
     known = measures().get(claim.evidence)
     if known is None:
         return "no evidence is on file", f"`{claim.command}` measures it."
-    cost = f"about {_hours(known.cost / 3600)} on one core"
+    cost = on_one_core(known.cost)
     return f"it has not been run on the code as it stands: {cost}", f"`{claim.command}` measures it, {cost}."
 
 
@@ -144,12 +144,15 @@ def _would_change(verdict: Verdict, finding: Finding, adjusted: float, evidence:
         return " ".join(finding.lacking)
     p = min(finding.p_for, finding.p_against)
     seeds = seeds_needed(finding, max(1.0, adjusted / p) if p > 0 else 1.0)
+    if any(math.isnan(r.estimate) for r in finding.readings):
+        return f"Some runs never get to what is asked, and have no number: {evidence.twice}."
     if seeds is None:
-        return "One seed has no interval: two or more are needed."
+        return f"One seed has no interval: two or more are needed, {on_one_core(2 * evidence.seconds_per_seed)}."
     if math.isinf(seeds):
-        return "The mean lies so near to the border of the range that no number of seeds decides it; a longer run may."
-    hours = seeds * evidence.seconds_per_seed / 3600
-    return f"About {seeds:.0f} seeds in place of {_least(finding)}, if the mean stays: {_hours(hours)} on one core."
+        near = "The mean lies so near to the border of the range that no number of seeds decides it"
+        return f"{near}; a longer run may ({evidence.twice})."
+    cost = on_one_core(seeds * evidence.seconds_per_seed)
+    return f"About {seeds:.0f} seeds in place of {_least(finding)}, if the mean stays: {cost}."
 
 
 def _least(finding: Finding) -> int:
@@ -185,10 +188,6 @@ def _enough(r: Reading, times: float) -> float:
             return n
         n = max(n + 1, round(1.02 * n))
     return math.inf
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"
 
 
 def _g(value: float) -> str:

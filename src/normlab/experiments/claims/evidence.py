@@ -96,11 +96,16 @@ class Evidence:
                 return found
         known = [m.name for m in self.measurements]
         wanted = f"{metric} of {arm}" if arm else metric
-        raise InputError(f"the evidence {self.name}: {unknown('measurement', wanted, known)}")
+        raise InputError(f"the evidence {self.name}: {unknown('measurement', wanted, known)}; {REMEDY}")
 
     @property
     def seconds_per_seed(self) -> float:
         return self.seconds / max(1, len(self.seeds))
+
+    @property
+    def twice(self) -> str:
+        """What training twice as long takes, where more seeds would not help."""
+        return f"twice the training takes {on_one_core(2 * self.seconds)}"
 
     def to_plain(self) -> dict[str, object]:
         return {
@@ -112,6 +117,12 @@ class Evidence:
 
     def write(self, folder: str | Path) -> Path:
         return write_json(Path(folder) / f"{self.name}.json", self.to_plain())
+
+
+def on_one_core(seconds: float) -> str:
+    hours = seconds / 3600
+    span = f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(60 * hours))} minutes"
+    return f"about {span} on one core"
 
 
 def _plain(m: Measurement) -> dict[str, Plain]:

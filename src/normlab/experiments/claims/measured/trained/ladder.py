@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
@@ -45,7 +46,8 @@ def small(bench: Bench) -> tuple[SettingResult, list[int], Comparison]:
 def _finished(folder: Path, name: str) -> tuple[SettingResult, list[int], Comparison] | None:
     if not any(folder.glob("*/summary.json")):
         return None
-    result = EXPERIMENT.analyse([folder])
+    read = EXPERIMENT.analyse([folder])
+    result = replace(read, notes=[note.replace(str(folder), folder.name) for note in read.notes])
     (setting,) = result.settings
     seeds = shared(setting)
     wanted = PRESETS[name]["schemes"]
