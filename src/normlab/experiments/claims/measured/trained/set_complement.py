@@ -98,7 +98,7 @@ def _law_residual(v: int, c: float) -> float:
     return worst
 
 
-@measure("weight-decay", seeds=5, seconds=30)
+@measure("weight-decay", seeds=12, seconds=15)
 def weight_decay(bench: Bench) -> Findings:
     options = {**MINIMAL_16, "steps": STEPS, "schemes": ("pre_norm",)}
     found = {
