@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from normlab.ui.feed import Feed
+from normlab.ui.feed import FolderFeed
 from tests.labels import trouble
 from tests.ui.runs import add, config, layers, record, write
 
@@ -29,7 +29,7 @@ def served():
         listener.bind(("127.0.0.1", 0))
         listener.listen(16)
         port = listener.getsockname()[1]
-        app = application(Feed(folder), token=TOKEN, port=port)
+        app = application(FolderFeed(folder), token=TOKEN, port=port)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

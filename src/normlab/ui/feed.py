@@ -131,7 +131,7 @@ class RunFeed:
 
 
 @dataclass
-class Feed:
+class FolderFeed:
     """All runs below a folder. `refresh` may be called as often as one likes, from any thread."""
 
     root: Path

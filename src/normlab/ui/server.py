@@ -20,7 +20,7 @@ from normlab.report.page import environment, plotly_script
 from normlab.report.terminal import finite
 from normlab.results import Plain
 from normlab.ui import view
-from normlab.ui.feed import Feed
+from normlab.ui.feed import FolderFeed
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -40,7 +40,7 @@ HEADERS = {
 }
 
 
-def application(feed: Feed, *, token: str, port: int) -> Guard:
+def application(feed: FolderFeed, *, token: str, port: int) -> Guard:
     """The ASGI application over a feed."""
     require("starlette", extra="watch", purpose="`normlab watch`")
     from starlette.applications import Starlette
@@ -151,7 +151,7 @@ def serve(folder: Path, *, port: int = 0, ready: Callable[[str], None]) -> None:
         ) from None
     port = listener.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    feed = Feed(folder)
+    feed = FolderFeed(folder)
     threading.Thread(target=feed.refresh, daemon=True).start()  # long logs are read while the browser opens
     app = application(feed, token=token, port=port)
     ready(f"http://{LOOPBACK}:{port}/?token={token}")

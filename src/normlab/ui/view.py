@@ -16,7 +16,7 @@ from normlab.report.colours import SCHEME_COLOURS, scheme_colour, scheme_colours
 from normlab.report.figures import Figure, Trace, figure, line, matrix
 from normlab.report.panels import Panel, panels
 from normlab.results import Plain, plain
-from normlab.ui.feed import Feed, RunFeed
+from normlab.ui.feed import FolderFeed, RunFeed
 
 Record = TypeVar("Record")
 POINTS = 40_000  # of all curves together: more than a screen shows
@@ -24,7 +24,7 @@ FEWEST, MOST = 60, 600  # of one curve
 NAMED = 12  # runs that have a name of their own in the legend
 
 
-def state(feed: Feed) -> Plain:
+def state(feed: FolderFeed) -> Plain:
     """Everything on the first screen."""
     runs = sorted(feed.runs.values(), key=lambda run: (ORDER.index(run.state), run.name))
     drawn, height = curves(runs)
