@@ -22,9 +22,7 @@ from normlab.schemes.depth_reads import Norm
 from normlab.schemes.norms import precise
 from normlab.schemes.ops.balance import balanced, balanced_backward
 from normlab.schemes.ops.depth import Context, operation
-from normlab.schemes.ops.depth_plain import rms_backward, rms_forward
-
-Pair = tuple[Tensor, Tensor]
+from normlab.schemes.ops.depth_plain import Pair, rms_backward, rms_forward
 
 
 @cache
