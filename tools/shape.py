@@ -19,7 +19,7 @@ WANTED = {
     "modules mirrored by a test, %": ">= 75", "class names that mean two things": "<= 0", "lines": "fewer",
 }  # fmt: skip
 ROOMY = {"schemes": 24}
-ONE_IDEA = {"MonitorCallback"}  # the monitor in Hugging Face's trainer and in Lightning's: nl.hf and nl.lightning export it
+ONE_IDEA = {"MonitorCallback"}  # in Hugging Face's trainer and in Lightning's: nl.hf and nl.lightning export it
 
 
 def modules(tree: Path) -> dict[str, ast.Module]:
