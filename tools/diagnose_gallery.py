@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from normlab.files import write_json  # noqa: E402
-from normlab.probes.judge.verdicts import Gallery, Stage  # noqa: E402
+from normlab.probes.judge.verdicts import NormalRange, NormalRanges  # noqa: E402
 from normlab.probes.measure.summary import Summary, finite  # noqa: E402
 from normlab.probes.measure.table import plain  # noqa: E402
 
@@ -38,7 +38,7 @@ def summaries() -> Iterator[tuple[int, Summary]]:
             yield backbone.age, nl.diagnose(patient.model, list(patient.windows.split(8)), **options).summary
 
 
-def ranges(found: Iterable[tuple[int, Summary]]) -> Gallery:
+def ranges(found: Iterable[tuple[int, Summary]]) -> NormalRanges:
     """Least and largest value of every number, by age; nan where no model has it."""
     known = list(found)
 
@@ -49,8 +49,8 @@ def ranges(found: Iterable[tuple[int, Summary]]) -> Gallery:
     stages = {}
     for stage, ages in AGES.items():
         mine = [summary for age, summary in known if age in ages]
-        stages[stage] = Stage(len(mine), bounds(mine, min), bounds(mine, max))
-    return Gallery("python tools/diagnose_gallery.py", stages)
+        stages[stage] = NormalRange(len(mine), bounds(mine, min), bounds(mine, max))
+    return NormalRanges("python tools/diagnose_gallery.py", stages)
 
 
 if __name__ == "__main__":

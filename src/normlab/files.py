@@ -28,7 +28,7 @@ NEW = 2.0  # seconds: a temporary file may be this young before its writer holds
 
 
 @dataclass(frozen=True)
-class Limits:
+class InputLimits:
     """The most that is taken from outside. What is larger is refused in one sentence, before it costs memory or time."""
 
     config_bytes: int = 16 * MEGABYTE  # a configuration of a model from outside: JSON
@@ -45,7 +45,7 @@ class Limits:
     silent_seconds: float = 3600.0  # a run of a sweep without a sign of progress: then it is ended and tried again
 
 
-LIMITS = Limits()
+LIMITS = InputLimits()
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

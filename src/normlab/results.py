@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import singledispatch
+from functools import cache, singledispatch
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
 
@@ -57,11 +57,17 @@ def pick(kind: type[Type], values: object, *, source: str) -> Type:
     """The dataclass from what a file holds. Keys that it does not know are passed over, missing ones take its defaults."""
     if not isinstance(values, Mapping):
         raise InputError(f"{source} is damaged: a mapping was expected, and it holds {type(values).__name__}")
-    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    names = _names(kind)  # type: ignore[arg-type]
     try:
         return kind(**{str(key): item for key, item in values.items() if key in names})
     except TypeError as error:
         raise InputError(f"{source} is damaged: {str(error).partition(') ')[2] or error}") from None
+
+
+@cache
+def _names(kind: type) -> frozenset[str]:
+    """A log has a hundred thousand lines: a class is asked once."""
+    return frozenset(f.name for f in fields(kind))
 
 
 class Writable(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.testing.shipped import Call, Shipped, recognise, recorded
+from normlab.testing.shipped import BranchCall, Shipped, recognise, recorded
 
 DIM, VOCAB, DEPTH = 32, 41, 3
 PLAIN: dict[str, Any] = {
@@ -200,7 +200,7 @@ def paper_start_(decoder: Any) -> Any:
 class Pass:
     """One pass over their decoder: what each branch was given and gave."""
 
-    calls: list[Call]
+    calls: list[BranchCall]
     output: Tensor
     twins: dict[int, Tensor] = field(default_factory=dict)  # tensors that branches hand to each other, in our pass
 

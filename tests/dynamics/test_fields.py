@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from normlab.dynamics import FIELDS, Custom, Field, Gain, Schedule, Stage, scalar, scheme_field
+from normlab.dynamics import FIELDS, Custom, Field, Gain, GainSchedule, Stage, scalar, scheme_field
 from normlab.errors import ConfigError, UnsupportedError
 
 # s and r' of the facts table, written out once more by hand: (t, r, <theta, A>, |A|) -> (s, r').
@@ -48,7 +48,7 @@ def test_options_set_the_row():
 
 @pytest.mark.parametrize("gain", [Gain(0.7, 0.0), Gain(1.3, -0.5), Gain(2.0, -1.0), Gain(0.4, 0.5)])
 def test_a_gains_integral_is_its_integral(gain):
-    assert gain.integral(5.0) == pytest.approx(Schedule(gain).integral(5.0), rel=1e-12)
+    assert gain.integral(5.0) == pytest.approx(GainSchedule(gain).integral(5.0), rel=1e-12)
 
 
 def test_names_take_dashes_case_and_aliases():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import normlab as nl
 from normlab.schemes.dense_former import _Average
-from normlab.schemes.hyper import Weights, normed_product, read_streams, write_streams
+from normlab.schemes.hyper import MixingWeights, normed_product, read_streams, write_streams
 from normlab.schemes.norms import inverse_rms
 
 
@@ -21,7 +21,9 @@ def test_derivatives():
     assert torch.autograd.gradcheck(_Average.apply, (leaf(3), leaf(2, 4), leaf(2, 4), leaf(2, 4)))
     assert torch.autograd.gradcheck(read_streams, (leaf(2, 3, 4), leaf(2, 3)))
     streams, y, res, post = leaf(2, 3, 4), leaf(2, 4), leaf(2, 3, 3), leaf(2, 3)
-    assert torch.autograd.gradcheck(lambda s, y, r, p: write_streams(s, y, Weights(r, p)), (streams, y, res, post))
+    assert torch.autograd.gradcheck(
+        lambda s, y, r, p: write_streams(s, y, MixingWeights(r, p)), (streams, y, res, post)
+    )
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -35,7 +37,7 @@ def test_streams_follow_the_equation(n, d, batch, time, static):
     torch.testing.assert_close(read_streams(streams, pre), h)
     written = torch.einsum("...jk,...kd->...jd", res.expand(batch, time, n, n), streams)
     written = written + post.expand(batch, time, n)[..., None] * y[..., None, :]
-    torch.testing.assert_close(write_streams(streams, y, Weights(res, post)), written)
+    torch.testing.assert_close(write_streams(streams, y, MixingWeights(res, post)), written)
     matrix = torch.randn(d, 3).double()
     torch.testing.assert_close(normed_product(y, matrix, 1e-6)[0], (y * inverse_rms(y, 1e-6)) @ matrix)
 

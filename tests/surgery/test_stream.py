@@ -5,7 +5,7 @@ import torch
 
 from normlab.errors import UnsupportedError
 from normlab.schemes import Frame, make_sites, scheme
-from normlab.surgery.stream import Plan, Stream
+from normlab.surgery.stream import Stream, StreamPlan
 
 pytest.importorskip("transformers")
 
@@ -16,7 +16,7 @@ def stream(name="pre_norm", joins=""):
     for at in range(4):
         built.pre[at] = torch.nn.Identity()
     built.final = torch.nn.Identity()
-    return Stream.opened(built, Plan(sites, (joins,) * 4), torch.randn(2, 3, 8))
+    return Stream.opened(built, StreamPlan(sites, (joins,) * 4), torch.randn(2, 3, 8))
 
 
 @pytest.mark.parametrize("name", ["pre_norm", "attn_res", "hyper_connections", "dense_former", "lambda_skip"])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from normlab.theory.mean_field import MeanFieldSetting
-from normlab.theory.seesaw import Arm, seesaw, start
+from normlab.theory.seesaw import SeesawArm, seesaw, start
 
 SMALL = MeanFieldSetting(dim=32, tokens=8)
 
@@ -26,10 +26,10 @@ def test_only_post_norm_loses_gradients():
 
 
 def test_sentences_follow_the_numbers():
-    up = Arm("a", (1.0, 2.0, 3.0), (4.0, 2.0, 1.0))
+    up = SeesawArm("a", (1.0, 2.0, 3.0), (4.0, 2.0, 1.0))
     assert "grows 3 times over 3 layers" in up.sentence
     assert "4 times the last's: gradients are kept" in up.sentence
-    down = Arm("b", (1.0, 1.0, 1.0), (0.5, 1.0, 2.0))
+    down = SeesawArm("b", (1.0, 1.0, 1.0), (0.5, 1.0, 2.0))
     assert "stays bounded" in down.sentence
     assert "4 times smaller than the last's: gradients are lost" in down.sentence
     assert down.exponent == pytest.approx(0.0)

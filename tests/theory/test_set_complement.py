@@ -25,7 +25,7 @@ def test_simplex(v):
 
 @pytest.mark.parametrize("s", [1, 2, 3, 8, 16, 24, 31])
 def test_the_construction_is_balanced_with_gap_c_over_s(s):
-    model, tokens = theory.Construction(V, c=50.0), prefixes(V, s)
+    model, tokens = theory.TightSolution(V, c=50.0), prefixes(V, s)
     gap, imbalance = theory.balance(model.logits(tokens), tokens)
     assert imbalance.max() < 1e-12
     assert (gap - theory.gap(s, 50.0)).abs().max() < 1e-12
@@ -36,7 +36,7 @@ def test_the_construction_is_balanced_with_gap_c_over_s(s):
 @pytest.mark.parametrize("s", [1, 2, 3, 8, 16, 24, 31])
 @pytest.mark.parametrize("c", [0.3, 50.0])
 def test_the_norm_law_does_not_depend_on_c(s, c):
-    model, tokens = theory.Construction(V, c=c, gain=1.7), prefixes(V, s)
+    model, tokens = theory.TightSolution(V, c=c, gain=1.7), prefixes(V, s)
     gap, imbalance = theory.balance(model.logits(tokens), tokens)
     assert imbalance.max() < 1e-11
     assert (gap - theory.gap_with_norm(s, V, 1.7)).abs().max() < 1e-12 * 20
@@ -63,7 +63,7 @@ def test_rank_bound_is_tight():
             assert theory.rank_needed(shift, gaps) >= v - 1
         # one shift attains v - 1: 1^T diag(gap)^-1 shift = 1
         assert theory.rank_needed(gaps / v, gaps) == v - 1
-        m = theory.Construction(v, 3.0).logits(torch.arange(v)[:, None])
+        m = theory.TightSolution(v, 3.0).logits(torch.arange(v)[:, None])
         assert torch.linalg.matrix_rank(m) == v - 1
 
 
@@ -131,14 +131,14 @@ def test_skip_path_loses_balance_at_three(ratio):
 def test_skip_and_post_norm_repeat_the_last_token_beyond_c(c):
     for s in range(1, 24):
         tokens = prefixes(V, s, 16)
-        best = theory.Construction(V, c, skip=True, gain=1.0).logits(tokens).argmax(-1)
+        best = theory.TightSolution(V, c, skip=True, gain=1.0).logits(tokens).argmax(-1)
         assert bool((best == tokens[:, -1]).all()) == theory.last_token_wins(s, c)
 
 
 def test_legality_auc_cannot_see_dispersion():
     """Every absent token stays above every present one at s = 31, while the total variation is above 0.9."""
     tokens = prefixes(V, 31)
-    logits = theory.Construction(V, theory.gap_for(0.01, 8, V) * 8).logits(tokens)
+    logits = theory.TightSolution(V, theory.gap_for(0.01, 8, V) * 8).logits(tokens)
     law = task("set_complement").law(tokens)[:, -1]
     assert (logits[law > 0].min() > logits[law == 0].max()).item()
     assert (0.5 * (logits.softmax(-1) - law).abs().sum(-1)).min() > 0.9

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from normlab.tasks import IGNORE
-from normlab.training.fused import Weights, loss_and_gradients, make_tables, weight_gradients, whole
+from normlab.training.fused import MinimalWeights, loss_and_gradients, make_tables, weight_gradients, whole
 
 V, D, EPS = 7, 6, 1e-6
 
@@ -13,7 +13,7 @@ def weights(*, pre, res, gain, tied):
     def draw(*shape):
         return torch.randn(*shape, dtype=torch.float64).requires_grad_()
 
-    return Weights(
+    return MinimalWeights(
         draw(V, D), draw(D) if gain else None, draw(D) if pre else None, draw(3 * D, D), draw(D, D),
         draw(D) if res else None, draw(D), None if tied else draw(V, D),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from normlab.store import locked
-from normlab.ui.feed import Feed
+from normlab.ui.feed import FolderFeed
 from tests.ui.runs import add, layers, record, write
 
 
@@ -13,7 +13,7 @@ def feed(tmp_path):
     write(tmp_path / "sweep" / "b", [record(100)], status="finished", scheme="post_norm")
     write(tmp_path / "sweep" / "c", [record(50)], status="diverged")
     write(tmp_path / "alone", [])
-    return Feed(tmp_path)
+    return FolderFeed(tmp_path)
 
 
 def look(feed, at):
@@ -75,7 +75,7 @@ def test_links_are_not_followed(tmp_path):
     write(tmp_path / "outside" / "run", [record(1)])
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "link").symlink_to(tmp_path / "outside")
-    feed = Feed(tmp_path / "inside")
+    feed = FolderFeed(tmp_path / "inside")
     look(feed, 0)
     assert feed.runs == {}
     assert feed.sentence() == "No run has begun here yet."
@@ -83,6 +83,6 @@ def test_links_are_not_followed(tmp_path):
 
 def test_a_run_by_itself(tmp_path):
     write(tmp_path, [record(3)])
-    feed = Feed(tmp_path)
+    feed = FolderFeed(tmp_path)
     look(feed, 0)
     assert list(feed.runs) == ["."]

@@ -10,7 +10,7 @@ pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
 from normlab.errors import InputError
-from normlab.ui.feed import LOOK, Feed
+from normlab.ui.feed import LOOK, FolderFeed
 from normlab.ui.server import application, serve
 from tests.ui.runs import add, layers, record, write
 
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def client(folder):
-    return TestClient(application(Feed(folder), token=TOKEN, port=8123), base_url=HERE)
+    return TestClient(application(FolderFeed(folder), token=TOKEN, port=8123), base_url=HERE)
 
 
 def ask(client, path, **headers):
@@ -90,7 +90,7 @@ def test_a_run_by_its_name_only(client, folder):
 def test_the_page_is_escaped_and_asks_nobody_else(folder):
     nasty = folder / "<script>alert(1)</script>"
     nasty.mkdir(parents=True)
-    client = TestClient(application(Feed(nasty), token=TOKEN, port=8123), base_url=HERE)
+    client = TestClient(application(FolderFeed(nasty), token=TOKEN, port=8123), base_url=HERE)
     found = ask(client, "/")
     assert "<script>alert" not in found.text
     assert "&lt;script&gt;alert(1)" in found.text

@@ -4,7 +4,7 @@ import json
 
 from normlab.report.colours import scheme_colour
 from normlab.ui import view
-from normlab.ui.feed import Feed
+from normlab.ui.feed import FolderFeed
 from tests.ui.runs import layers, record, write
 
 NASTY = "<img src=x onerror=alert(1)>"
@@ -13,7 +13,7 @@ NASTY = "<img src=x onerror=alert(1)>"
 def test_the_first_screen(tmp_path):
     write(tmp_path / "a", [record(step) for step in range(1, 40)] + [{"kind": "validation", "step": 39, "loss": 1.5}])
     write(tmp_path / NASTY, [record(1, None)], scheme="post_norm")
-    feed = Feed(tmp_path)
+    feed = FolderFeed(tmp_path)
     feed.refresh()
     found = view.state(feed)
     json.dumps(found, allow_nan=False)
@@ -30,7 +30,7 @@ def test_the_first_screen(tmp_path):
 def test_many_runs_share_the_points(tmp_path):
     for number in range(30):
         write(tmp_path / f"r{number}", [])
-    feed = Feed(tmp_path)
+    feed = FolderFeed(tmp_path)
     feed.refresh()
     records = [run.log for run in feed.runs.values()]
     for log in records:
@@ -38,8 +38,11 @@ def test_many_runs_share_the_points(tmp_path):
     drawn, _ = view.curves(list(feed.runs.values()))
     points = sum(len(trace["x"]) for trace in drawn["data"])
     assert points <= view.POINTS
-    assert drawn["data"][0]["x"][-1] == 1999
-    assert drawn["layout"]["showlegend"] is False
+    (joined,) = drawn["data"]  # one scheme: one line, with a gap behind each run
+    assert joined["x"][-2:] == [1999, None]
+    assert joined["name"] == "pre_norm"
+    assert len(joined["runs"]) == 30
+    assert sum(joined["counts"]) == len(joined["x"]), "the page names the run of every point"
 
 
 def view_record(step):
@@ -50,7 +53,7 @@ def view_record(step):
 
 def test_one_run_with_its_layers(tmp_path):
     write(tmp_path / "a", [record(1), layers(1), record(2, 50.0), layers(2), record(3)])
-    feed = Feed(tmp_path)
+    feed = FolderFeed(tmp_path)
     feed.refresh()
     found = view.one(feed.runs["a"])
     captions = [figure["caption"] for figure in found["figures"]]

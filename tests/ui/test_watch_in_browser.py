@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from normlab.ui.feed import Feed
+from normlab.ui.feed import FolderFeed
 from tests.labels import trouble
 from tests.ui.runs import add, config, layers, record, write
 
@@ -29,7 +29,7 @@ def served():
         listener.bind(("127.0.0.1", 0))
         listener.listen(16)
         port = listener.getsockname()[1]
-        app = application(Feed(folder), token=TOKEN, port=port)
+        app = application(FolderFeed(folder), token=TOKEN, port=port)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -108,7 +108,9 @@ def test_many_runs_load_at_once(served, tab, tmp_path):
     ready(tab, address)
     took, spent = time.monotonic() - begun, time.process_time() - spent
     assert tab.locator("tr[data-run]").count() == 200
-    assert len(tab.evaluate("document.querySelector('.plot').data")) == 200  # nothing was held out: one panel
+    drawn = tab.evaluate("document.querySelector('.plot').data.map(t => [t.runs.length, t.text.length, t.x.length])")
+    assert sum(runs for runs, _, _ in drawn) == 200
+    assert all(named == points for _, named, points in drawn), "hovering names the run"
     print(f"200 runs of 10,000 points: {took:.2f} s, of which the server's processor {spent:.2f} s")
     assert spent < 2, "processor time: the wall clock is the machine's business"
 

@@ -16,7 +16,7 @@ from normlab.experiments.shapes import known_schemes
 
 if TYPE_CHECKING:
     from normlab.report import Page
-    from normlab.theory.seesaw import Arm
+    from normlab.theory.seesaw import SeesawArm
 
 
 class SeesawRequest(Request):
@@ -70,7 +70,7 @@ def _run(_: typer.Context, given: Given) -> None:
     console().print(f"page: {written}", markup=False)
 
 
-def rows(found: Sequence[Arm]) -> list[dict[str, object]]:
+def rows(found: Sequence[SeesawArm]) -> list[dict[str, object]]:
     return [
         {
             "scheme": arm.scheme,
@@ -82,7 +82,7 @@ def rows(found: Sequence[Arm]) -> list[dict[str, object]]:
     ]
 
 
-def _page(found: Sequence[Arm]) -> Page:
+def _page(found: Sequence[SeesawArm]) -> Page:
     from normlab.report import Page
     from normlab.report.colours import scheme_colours
     from normlab.report.figures import line, small_multiples

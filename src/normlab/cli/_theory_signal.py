@@ -13,7 +13,7 @@ from normlab.cli._request import Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 
 if TYPE_CHECKING:
-    from normlab.dynamics.networks.network import Layers
+    from normlab.dynamics.networks.network import NetworkLayers
     from normlab.report import Page
 
 
@@ -71,7 +71,7 @@ def _run(_: typer.Context, given: Given) -> None:
     console().print(f"page: {written}", markup=False)
 
 
-def rows(found: Layers) -> list[dict[str, object]]:
+def rows(found: NetworkLayers) -> list[dict[str, object]]:
     """Means over seeds. The product with the norm is 1 where the gradient goes like 1/r."""
     shown: list[dict[str, object]] = []
     for i, name in enumerate(found.names):
@@ -88,7 +88,7 @@ def rows(found: Layers) -> list[dict[str, object]]:
     return shown
 
 
-def _page(found: Layers) -> Page:
+def _page(found: NetworkLayers) -> Page:
     from normlab.report import Page
     from normlab.report.colours import scheme_colours
     from normlab.report.figures import figure, line

@@ -6,7 +6,7 @@ dynamics.oracle("terminal", "pre", n=256, beta=5.0)
 dynamics.simulate(["post", "peri"], n=64, d=512, beta=1.0, seeds=(0, 1, 2)).cosine
 """
 
-from normlab.dynamics.fields import FIELDS, PAPER_SIX, Custom, Field, Gain, Schedule, Stage, scheme_field
+from normlab.dynamics.fields import FIELDS, PAPER_SIX, Custom, Field, Gain, GainSchedule, Stage, scheme_field
 from normlab.dynamics.flow.scalar import Curve, scalar
 from normlab.dynamics.flow.simulate import Setting, Simulation, simulate
 from normlab.dynamics.flow.solver import Tolerance
@@ -19,8 +19,8 @@ __all__ = [
     "Custom",
     "Field",
     "Gain",
+    "GainSchedule",
     "Oracle",
-    "Schedule",
     "Setting",
     "Simulation",
     "Stage",

@@ -16,8 +16,8 @@ from normlab.dynamics.laws import oracles
 from normlab.dynamics.laws.readings import (
     Array,
     Clock,
-    Reading,
     SchemeReport,
+    SlopeReading,
     exponent,
     law_of,
     rate,
@@ -205,11 +205,11 @@ def _report(run: Simulation, i: int, row: Field, by_seed: list[list[float | None
     )
 
 
-def _read(t: Array, climb: Array, row: Field, law: str, clock: Clock | None) -> Reading:
+def _read(t: Array, climb: Array, row: Field, law: str, clock: Clock | None) -> SlopeReading:
     seen = climb > 0
     t, log_rate = t[seen], np.log(climb[seen])
     if len(t) < 8:
-        return Reading(math.nan, math.nan, float("nan"), "the mean cosine hardly rises, so no law can be read")
+        return SlopeReading(math.nan, math.nan, float("nan"), "the mean cosine hardly rises, so no law can be read")
     if law == "power":
         return exponent(t, log_rate, what="the mean cosine's velocity")
     if law == "exponential":

@@ -49,7 +49,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class GainSchedule:
     """A gain given as a function of time; its integral is computed by quadrature where an oracle asks for it."""
 
     function: Callable[[float], float]
@@ -73,10 +73,10 @@ class Stage:
 
     stream: Literal["unit", "free"]
     branch: Literal["raw", "unit"] = "raw"
-    gain: Gain | Schedule = Gain()
+    gain: Gain | GainSchedule = Gain()
     values: Literal["direction", "raw"] = "direction"
     logits: float = 0.0
-    heat: Schedule | None = None
+    heat: GainSchedule | None = None
 
     def slowness(self, t: float, r: Array, size: Array) -> Array:
         """s, from the time, the radius and |A|."""
@@ -98,7 +98,7 @@ class Custom:
     dr: Callable[[float, Array, Array, Array], Array]
     values: Literal["direction", "raw"] = "direction"
     logits: float = 0.0
-    heat: Schedule | None = None
+    heat: GainSchedule | None = None
 
 
 def inverse_temperature(stage: Stage | Custom, t: float, beta: float) -> float:
@@ -220,7 +220,7 @@ def scheme_field(
 
 def heated(row: Field, factor: Callable[[float], float]) -> Field:
     """The same row with beta(t) = beta factor(t)."""
-    stages = tuple((start, replace(stage, heat=Schedule(factor))) for start, stage in row.stages)
+    stages = tuple((start, replace(stage, heat=GainSchedule(factor))) for start, stage in row.stages)
     return replace(row, stages=stages, options={**row.options, "beta": factor})
 
 
@@ -232,7 +232,7 @@ def _stages(row: Field, chosen: dict[str, Any]) -> tuple[tuple[float, Stage | Cu
         power = -1.0 if chosen["logits"] == "scaled" else 0.0
         return ((0.0, Stage("free", gain=Gain(1.0, -0.5), logits=power)),)
     if row.name == "ngpt":
-        return ((0.0, Stage("unit", "unit", gain=Schedule(alpha) if callable(alpha) else Gain(float(alpha)))),)
+        return ((0.0, Stage("unit", "unit", gain=GainSchedule(alpha) if callable(alpha) else Gain(float(alpha)))),)
     if row.name == "keel":
         return ((0.0, Stage("unit", gain=Gain(1.0 / (2 * chosen["depth"])))),)
     if alpha is None:  # DeepNorm's rule for a model of one stack

@@ -47,7 +47,7 @@ class Handler(Protocol):
     callbacks: list[object]
 
 
-class Trainer(Protocol):
+class HuggingFaceTrainer(Protocol):
     """What is used of transformers.Trainer."""
 
     accelerator: Accelerator
@@ -60,10 +60,10 @@ class MonitorCallback(transformers.TrainerCallback):  # type: ignore[name-define
     def __init__(self, *, every: int = 50, **options: Unpack[MonitorOptions]) -> None:
         self.every, self.options = every, options
         self.monitor: Monitor | None = None
-        self.trainer: Trainer | None = None
+        self.trainer: HuggingFaceTrainer | None = None
         self.latest: dict[str, float] = {}
 
-    def attach(self, trainer: Trainer) -> MonitorCallback:
+    def attach(self, trainer: HuggingFaceTrainer) -> MonitorCallback:
         self.trainer = trainer
         trainer.callback_handler.callbacks.insert(0, self)
         clip = trainer.accelerator.clip_grad_norm_

@@ -22,7 +22,7 @@ class Logger(Protocol):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None: ...
 
 
-class Trainer(Protocol):
+class LightningTrainer(Protocol):
     """What is read of lightning.pytorch.Trainer."""
 
     @property
@@ -44,20 +44,22 @@ class MonitorCallback(pytorch.Callback):  # type: ignore[name-defined, misc]
         self.monitor: Monitor | None = None
         self.seen = 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: nn.Module) -> None:
+    def on_train_start(self, trainer: LightningTrainer, pl_module: nn.Module) -> None:
         model = getattr(pl_module, self.attribute) if self.attribute else pl_module
         self.monitor, self.seen = Monitor(model, every=self.every, **self.options), trainer.global_step
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: nn.Module, batch: object, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: LightningTrainer, pl_module: nn.Module, batch: object, batch_idx: int
+    ) -> None:
         assert self.monitor is not None
         self.monitor.before_step()
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: nn.Module, optimizer: object) -> None:
+    def on_before_optimizer_step(self, trainer: LightningTrainer, pl_module: nn.Module, optimizer: object) -> None:
         assert self.monitor is not None
         self.monitor.gradients()
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: nn.Module, outputs: object, batch: object, batch_idx: int
+        self, trainer: LightningTrainer, pl_module: nn.Module, outputs: object, batch: object, batch_idx: int
     ) -> None:
         assert self.monitor is not None
         if trainer.global_step == self.seen:  # a micro-batch: the optimizer has not stepped
@@ -67,6 +69,6 @@ class MonitorCallback(pytorch.Callback):  # type: ignore[name-defined, misc]
         for logger in trainer.loggers if values else []:
             logger.log_metrics(values, step=trainer.global_step)
 
-    def on_train_end(self, trainer: Trainer, pl_module: nn.Module) -> None:
+    def on_train_end(self, trainer: LightningTrainer, pl_module: nn.Module) -> None:
         if self.monitor is not None and trainer.is_global_zero:
             print(self.monitor.close(), file=sys.stderr)

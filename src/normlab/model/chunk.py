@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.model.stages import Plan
+from normlab.model.stages import PipelinePlan
 from normlab.model.transformer import Transformer
 from normlab.schemes import Parts
 
 
-class Kept:
+class SettledTensor:
     """A settled tensor on this rank, and the leaves through which later chunks read it."""
 
     def __init__(self, value: Tensor) -> None:
@@ -48,7 +48,7 @@ class _Keep(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, kept: list[Kept], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, kept: list[SettledTensor], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.kept = kept
         return tuple(t.view_as(t) for t in tensors[: len(tensors) - len(kept)])
 
@@ -61,13 +61,13 @@ class Depot:
     """A rank's cache: for each micro-batch the settled tensors that its chunks have seen so far, in order."""
 
     def __init__(self) -> None:
-        self.shelves: dict[int, list[Kept]] = {}
+        self.shelves: dict[int, list[SettledTensor]] = {}
 
     def fetch(self, microbatch: int, count: int) -> tuple[Tensor, ...]:
         return tuple(kept.fetch() for kept in self.shelves[microbatch][:count]) if count else ()
 
     def keep(self, microbatch: int, tensors: Sequence[Tensor], outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        fresh = [Kept(t) for t in tensors]
+        fresh = [SettledTensor(t) for t in tensors]
         self.shelves.setdefault(microbatch, []).extend(fresh)
         return _Keep.apply(fresh, *outputs, *tensors) if torch.is_grad_enabled() else outputs  # type: ignore[no-any-return]
 
@@ -81,11 +81,11 @@ class Chunk(nn.Module):
 
     model: Transformer
 
-    def __init__(self, model: Transformer, plan: Plan, index: int, depot: Depot) -> None:
+    def __init__(self, model: Transformer, plan: PipelinePlan, index: int, depot: Depot) -> None:
         super().__init__()
         self.plan, self.index, self.depot = plan, index, depot
         self.first, self.last = index == 0, index == len(plan.chunks) - 1
-        self.microbatch = 0  # set by Stage before each forward
+        self.microbatch = 0  # set by ChunkStage before each forward
         self.scheme = model.scheme
         self.branches = nn.ModuleList(model.branches[i] for i in plan.chunks[index])
         self.__dict__["model"] = model  # not a submodule: it has the other ranks' branches too

@@ -2,7 +2,7 @@
 
 torch's `PipelineStage` moves activations along one chain: the outputs of stage c are the inputs of stage c + 1, with
 static shapes, and gradients return the same way. That is enough for caching, because *which* tensors cross each cut is
-known before the first step (`stages.Plan`), and each stage may have another number of them. What it cannot express is
+known before the first step (`stages.PipelinePlan`), and each stage may have another number. What it cannot express is
 that a rank uses a tensor again that an earlier chunk of its own received or made; that is the `Depot` of chunk.py, per
 rank and micro-batch. Nothing else of torch's stage or schedules is changed.
 
@@ -36,7 +36,7 @@ SCHEDULES = {
 }
 
 
-class Stage(PipelineStage):
+class ChunkStage(PipelineStage):
     """torch's stage, which also tells its chunk the micro-batch and counts the bytes that leave."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Pipeline:
         return dist.get_global_rank(self.group, rank) if self.group is not None else rank
 
     # -- construction --------------------------------------------------------------------------------------------------
-    def _stage(self, chunk: Chunk, shape: tuple[int, int]) -> Stage:
+    def _stage(self, chunk: Chunk, shape: tuple[int, int]) -> ChunkStage:
         """Shapes are given, not inferred: torch would run the chunk once on made-up tensors to find them."""
         plan, dtype = self.plan, self.model.embedding.weight.dtype
 
@@ -216,7 +216,7 @@ class Pipeline:
             arriving = like(plan.sent(chunk.index - 1, plan.parts[chunk.index - 1]))  # type: ignore[assignment]
         if not chunk.last:
             leaving = like(plan.sent(chunk.index, plan.parts[chunk.index]))
-        return Stage(chunk, device=self.device, input_args=arriving, output_args=leaving, group=self.group)
+        return ChunkStage(chunk, device=self.device, input_args=arriving, output_args=leaving, group=self.group)
 
     def _schedule(self, name: str) -> Any:
         name = canonical(name)

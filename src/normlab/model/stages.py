@@ -27,7 +27,7 @@ from normlab.schemes.base import Stream
 
 
 @dataclass(frozen=True)
-class Plan:
+class PipelinePlan:
     """Which branches each chunk runs, and what crosses each cut: `parts` are tensors on the meta device."""
 
     chunks: tuple[range, ...]
@@ -72,7 +72,7 @@ def make_plan(
     cuts: Sequence[int] | None = None,
     cached: bool = True,
     shape: tuple[int, int] = (1, 1),
-) -> Plan:
+) -> PipelinePlan:
     """`cuts` are the numbers of branches before each cut (default: as even as possible); `shape` is [batch, time]."""
     branches = len(config.sites())
     cuts = _checked(cuts, ranks=ranks, virtual_stages=virtual_stages, branches=branches)
@@ -83,7 +83,7 @@ def make_plan(
         streams = walk(scheme, torch.zeros(*tokens, width))
         runs.append((width, [scheme.to_parts(stream) for stream in streams], streams))
     (small, parts, streams), (large, others, _) = runs
-    return Plan(
+    return PipelinePlan(
         chunks=tuple(range(first, last) for first, last in pairwise(bounds)),
         ranks=ranks,
         cached=cached,

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from normlab.errors import InputError, UnsupportedError
 from normlab.probes.clock import Clock, OutOfTime, Progress
-from normlab.probes.diagnosis import Diagnosis, How, Mixing
+from normlab.probes.diagnosis import Diagnosis, HowMeasured, Mixing
 from normlab.probes.inputs import batches as parts
 from normlab.probes.inputs.hub import eager_attention
 from normlab.probes.inputs.losses import Loss, LossReading, call, padding, pick, token_ids, with_ids
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.sources import Material, Prepared, open_source, prepare
 from normlab.probes.judge.rules import judge
-from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, Evidence, listed
+from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, ModelEvidence, listed
 from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
 from normlab.probes.measure.gradients import Gradients, suspects
@@ -149,7 +149,7 @@ class _Examination:
         if causal is not None and loss is not None and say.allows("undoing accidents on trial"):
             readings = replace(readings, trials=self._trials(layout, loss, readings))
         summary = summarise(rows, lengths)
-        evidence = Evidence(
+        evidence = ModelEvidence(
             rows=rows,
             summary=summary,
             placement=layout.placement,
@@ -252,9 +252,9 @@ class _Examination:
             return None
         return skip_report(effects, loss.chance, rows=rows, shared=len(layout.layers) == 1 < depth)
 
-    def _how(self, stream: StreamStatistics) -> How:
+    def _how(self, stream: StreamStatistics) -> HowMeasured:
         parameter = next(self.model.parameters())
-        return How(
+        return HowMeasured(
             parameters=sum(p.numel() for p in self.model.parameters()),
             dtype=str(parameter.dtype).removeprefix("torch."),
             device=str(parameter.device),

@@ -35,7 +35,7 @@ class Mixing(Sparse):
 
 
 @dataclass(frozen=True)
-class How(Sparse):
+class HowMeasured(Sparse):
     """How it was measured."""
 
     parameters: int = 0
@@ -73,7 +73,7 @@ class Diagnosis:
     loss: LossReading | None = None
     theory: Theory = field(default_factory=Theory)
     mixing: Mixing | None = None  # None: not asked
-    how: How = field(default_factory=How)
+    how: HowMeasured = field(default_factory=HowMeasured)
     notes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     readings: Readings = field(default_factory=Readings)

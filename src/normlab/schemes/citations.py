@@ -16,19 +16,21 @@ _FORM = re.compile(
 
 
 @dataclass(frozen=True)
-class Entry:
+class CitationEntry:
     scheme: str
     key: str
     citation: str
     bibtex: str
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> CitationEntry:
     """The BibTeX of one scheme; without a paper, a @misc with the card's own words."""
     citation = lookup(name).card.citation
     found = _FORM.search(citation)
     if found is None:
-        return Entry(name, name, citation, f"@misc{{{name},\n  title = {{{name}}},\n  note = {{{_safe(citation)}}}\n}}")
+        return CitationEntry(
+            name, name, citation, f"@misc{{{name},\n  title = {{{name}}},\n  note = {{{_safe(citation)}}}\n}}"
+        )
     who, year, title, arxiv = found.group("who", "year", "title", "arxiv")
     words = re.findall(r"[A-Za-z]+", who.replace("et al.", "").replace(" and ", " "))
     key = f"{(words or [name])[0].lower()}{year}{name.replace('_', '')}"
@@ -37,10 +39,10 @@ def entry(name: str) -> Entry:
         *(f"  author = {{{_safe(people)}}}", f"  title = {{{_safe(title or name)}}}", f"  year = {{{year}}}"),
         *(f"  eprint = {{{arxiv}}}", "  archivePrefix = {arXiv}", f"  note = {{{_safe(citation)}}}"),
     ]
-    return Entry(name, key, citation, f"@misc{{{key},\n" + ",\n".join(lines) + "\n}")
+    return CitationEntry(name, key, citation, f"@misc{{{key},\n" + ",\n".join(lines) + "\n}")
 
 
-def entries(schemes: Iterable[str]) -> list[Entry]:
+def entries(schemes: Iterable[str]) -> list[CitationEntry]:
     """One for each scheme, in order; names, families and `all` as everywhere."""
     return [entry(choice.config.name) for choice in parse_schemes(list(schemes))]
 

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from normlab.errors import ConfigError, unknown
 from normlab.schemes.base import Access, Card, Demands, Frame, Growth, SchemeConfig, Site
-from normlab.schemes.placement import PlacementConfig, Row
+from normlab.schemes.placement import PlacementConfig, PlacementRow
 from normlab.schemes.rows import CONFIGS as ROW_CONFIGS
 from normlab.schemes.rows import ROWS
 
@@ -68,7 +68,7 @@ class DepthAttentionConfig(SchemeConfig):
         return self
 
     @property
-    def row(self) -> Row:
+    def row(self) -> PlacementRow:
         return ROWS[self.inner][0]
 
     @property

@@ -63,7 +63,7 @@ class Sources(NamedTuple):
         return self.closed if self.partial is None else (*self.closed, self.partial)
 
 
-class Seen(NamedTuple):
+class FastRead(NamedTuple):
     """What a fast read leaves for its write: the stream that it read, and how that goes on."""
 
     before: Sources
@@ -73,7 +73,7 @@ class Seen(NamedTuple):
 class Kept(NamedTuple):
     """What a row needs for its write beside what is known ahead: the read, and the skip if it is not the read."""
 
-    seen: Seen | None
+    seen: FastRead | None
     h: Tensor
     skip: Any
 
@@ -199,13 +199,13 @@ class DepthAttention(Scheme):
         return Sources(parts.settled, parts.moving[0] if parts.moving else None)
 
     # -- one read, either way ----------------------------------------------------------------------------------------
-    def _attend(self, stream: Sources, read: int, norm: Norm | None = None) -> tuple[Tensor, Seen | None]:
+    def _attend(self, stream: Sources, read: int, norm: Norm | None = None) -> tuple[Tensor, FastRead | None]:
         """h of one read, or its norm, and how the stream goes on."""
         if not self._fast:
             return self.attend(stream.all, read), None
         with full_precision(stream.closed[0].device):
             h, after = self._attend_ahead(stream, read, norm)
-        return h, Seen(stream, after)
+        return h, FastRead(stream, after)
 
     @property
     def _fast(self) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normlab.schemes.base import XAVIER, Access, Card, Frame, Growth, Scheme, SchemeConfig, Site
 
 
-class Pair(NamedTuple):
+class TwoStreams(NamedTuple):
     """Two streams; which is which is said by the scheme."""
 
     first: Tensor
@@ -56,17 +56,17 @@ class ResiDualStream(Scheme):
         self.out = nn.ModuleList(frame.new_norm() for _ in frame.sites)
         self.final = frame.new_norm()
 
-    def open(self, x: Tensor) -> Pair:
-        return Pair(x, x)
+    def open(self, x: Tensor) -> TwoStreams:
+        return TwoStreams(x, x)
 
-    def read(self, stream: Pair, site: Site) -> tuple[Tensor, None]:
+    def read(self, stream: TwoStreams, site: Site) -> tuple[Tensor, None]:
         return self.enter(stream.first, site), None
 
-    def write(self, stream: Pair, y: Tensor, carry: None, site: Site) -> Pair:
+    def write(self, stream: TwoStreams, y: Tensor, carry: None, site: Site) -> TwoStreams:
         f = self.leave(y, site)
-        return Pair(self.out[site.index](stream.first + f), stream.second + f)
+        return TwoStreams(self.out[site.index](stream.first + f), stream.second + f)
 
-    def close(self, stream: Pair) -> Tensor:
+    def close(self, stream: TwoStreams) -> Tensor:
         return self._read(stream.first + self.final(stream.second))
 
 
@@ -112,18 +112,18 @@ class SiameseNormStream(Scheme):
         self.norm_y = nn.ModuleList(frame.new_norm() for _ in range(len(frame.sites) + 1))  # N_q, and the output's
         self.final = frame.new_norm()
 
-    def open(self, x: Tensor) -> Pair:
-        return Pair(x, x)
+    def open(self, x: Tensor) -> TwoStreams:
+        return TwoStreams(x, x)
 
-    def read(self, stream: Pair, site: Site) -> tuple[Tensor, Tensor]:
+    def read(self, stream: TwoStreams, site: Site) -> tuple[Tensor, Tensor]:
         x = self.norm_x[site.index](stream.first)
         return self.enter(x + self.norm_y[site.index](stream.second), site), x
 
-    def write(self, stream: Pair, y: Tensor, carry: Tensor, site: Site) -> Pair:
+    def write(self, stream: TwoStreams, y: Tensor, carry: Tensor, site: Site) -> TwoStreams:
         o = self.leave(y, site)
-        return Pair(carry + o * (2 * site.layer) ** -0.5, stream.second + o)
+        return TwoStreams(carry + o * (2 * site.layer) ** -0.5, stream.second + o)
 
-    def close(self, stream: Pair) -> Tensor:
+    def close(self, stream: TwoStreams) -> Tensor:
         return self.final(self._read(self.norm_x[-1](stream.first) + self.norm_y[-1](stream.second)))
 
 
@@ -166,18 +166,18 @@ class BottomToTopStream(Scheme):
         super().__init__(config, frame, pre=False)
         self.out = nn.ModuleList(frame.new_norm() for _ in frame.sites)
 
-    def open(self, x: Tensor) -> Pair:
-        return Pair(x, x)
+    def open(self, x: Tensor) -> TwoStreams:
+        return TwoStreams(x, x)
 
-    def read(self, stream: Pair, site: Site) -> tuple[Tensor, None]:
+    def read(self, stream: TwoStreams, site: Site) -> tuple[Tensor, None]:
         return self.enter(stream.first, site), None
 
-    def write(self, stream: Pair, y: Tensor, carry: None, site: Site) -> Pair:
+    def write(self, stream: TwoStreams, y: Tensor, carry: None, site: Site) -> TwoStreams:
         total = stream.first + self.leave(y, site)
         if not site.closes_layer:
-            return Pair(self.out[site.index](total), stream.second)
+            return TwoStreams(self.out[site.index](total), stream.second)
         x = self.out[site.index](total + stream.second)
-        return Pair(x, x)
+        return TwoStreams(x, x)
 
-    def close(self, stream: Pair) -> Tensor:
+    def close(self, stream: TwoStreams) -> Tensor:
         return self._read(stream.first)

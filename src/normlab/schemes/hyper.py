@@ -96,7 +96,7 @@ class HyperConnections(SchemeConfig):
         return growth_law([(eye[site.index % n], eye, [1.0] * n) for site in frame.sites], [1.0] * n)
 
 
-class Weights(NamedTuple):
+class MixingWeights(NamedTuple):
     """What a read leaves for its write, H <- res H + post (x) y. The streams are mixed there: nothing lies between."""
 
     res: Tensor | None  # [..., n, n]; none: the identity
@@ -110,7 +110,7 @@ def read_streams(streams: Tensor, weights: Tensor) -> Tensor:
     return (weights.unsqueeze(-2) @ streams).squeeze(-2)
 
 
-def write_streams(streams: Tensor, y: Tensor, weights: Weights) -> Tensor:
+def write_streams(streams: Tensor, y: Tensor, weights: MixingWeights) -> Tensor:
     """res H + post (x) y in one buffer, saving nothing beside its arguments."""
     n, d = streams.shape[-2:]
     if weights.res is None:
@@ -168,7 +168,7 @@ class Streams(Scheme):
         """Coefficients, read and norm of x [tokens, n, d] in one piece: y, the streams, post, res. None: not for these."""
         return None
 
-    def read_in_one(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights] | None:
+    def read_in_one(self, stream: Tensor, site: Site) -> tuple[Tensor, MixingWeights] | None:
         """The read as one function (ops/streams.py), where it has the kernels and nobody looks inside."""
         norm = self.pre[site.index]
         if self._tape is not None or not self._own_coefficients or (kernels := kernels_for(norm, stream)) is None:
@@ -179,7 +179,7 @@ class Streams(Scheme):
         if found is None:
             return None
         y, streams, post, *res = found
-        return y.view(*stream.shape[:-2], stream.shape[-1]), Weights(res[0] if res else None, post, streams)
+        return y.view(*stream.shape[:-2], stream.shape[-1]), MixingWeights(res[0] if res else None, post, streams)
 
     @property
     def _own_coefficients(self) -> bool:
@@ -195,22 +195,22 @@ class Streams(Scheme):
         parameter: Tensor = getattr(self, name)
         return parameter[site.index] if traced() else self.slices.of(name, parameter, site.index)
 
-    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Weights]:
+    def read(self, stream: Tensor, site: Site) -> tuple[Tensor, MixingWeights]:
         if (found := self.read_in_one(stream, site)) is not None:
             return found
         if self._own_coefficients and (norm := self._norm_after(stream, site)) is not None:
             return self._read_in_passes(stream, site, norm)
         pre, post, res = (self.weigh(c).to(stream.dtype) for c in self.coefficients(stream, site))
-        return self.enter(read_streams(stream, pre), site), Weights(None if self.unmixed else res, post)
+        return self.enter(read_streams(stream, pre), site), MixingWeights(None if self.unmixed else res, post)
 
-    def _read_in_passes(self, stream: Tensor, site: Site, norm: Norm) -> tuple[Tensor, Weights]:
+    def _read_in_passes(self, stream: Tensor, site: Site, norm: Norm) -> tuple[Tensor, MixingWeights]:
         """On a device: product, gates, N(pre . X); each pass hands the streams on, and the last one to the write."""
         shape, n = stream.shape, self.streams
         logits, streams = self.product(stream, site)
         pre, post, res = self.gates(logits, site)
         y, streams = device_read(streams.reshape(-1, *shape[-2:]), pre.expand(shape[:-1]).reshape(-1, n), norm)
         res = None if res is None else res.expand(*shape[:-1], n).reshape(-1, n, n)
-        carry = Weights(res, post.expand(shape[:-1]).reshape(-1, n), streams)
+        carry = MixingWeights(res, post.expand(shape[:-1]).reshape(-1, n), streams)
         return y.view(*shape[:-2], shape[-1]), carry
 
     def _norm_after(self, stream: Tensor, site: Site) -> Norm | None:
@@ -221,7 +221,7 @@ class Streams(Scheme):
         alone = self._tape is None and "enter" not in self.__dict__ and type(self).enter is Scheme.enter
         return Norm(norm.weight, norm.eps) if alone and norm.weight.dtype == stream.dtype else None
 
-    def write(self, stream: Tensor, y: Tensor, carry: Weights, site: Site) -> Tensor:
+    def write(self, stream: Tensor, y: Tensor, carry: MixingWeights, site: Site) -> Tensor:
         y = self.leave(y, site)
         if carry.streams is None:
             return write_streams(stream, y, carry)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from normlab.schemes.base import Access, Card, Frame, Growth, SchemeConfig, Site, applied
 from normlab.schemes.depth_kernels import Kernels
 from normlab.schemes.hyper import (
+    MixingWeights,
     StreamHead,
     Streams,
-    Weights,
     growth_law,
     mean_bias,
     normed_product,
@@ -31,7 +31,7 @@ from normlab.schemes.sinkhorn import sinkhorn
 Head = Literal["learned", "mean", "sum"]
 
 
-class Start(NamedTuple):
+class StartBiases(NamedTuple):
     """The biases of one branch at the start."""
 
     pre: list[float]
@@ -109,16 +109,16 @@ class ManifoldHyperConnections(SchemeConfig):
     def neutral(self) -> ManifoldHyperConnections:
         return self.replace(initial="identity", eps=0.0)
 
-    def start(self, index: int) -> Start:
+    def start(self, index: int) -> StartBiases:
         n = self.streams
         home = [k == index % n for k in range(n)]
         if self.initial == "paper":
-            return Start([3.0 if at else -3.0 for at in home], [0.0] * n, 3.0, -3.0)
+            return StartBiases([3.0 if at else -3.0 for at in home], [0.0] * n, 3.0, -3.0)
         if self.initial == "stream":
             lean = [1.0 if at else -1.0 for at in home]
-            return Start(lean, lean, 0.0, -8.0)
+            return StartBiases(lean, lean, 0.0, -8.0)
         # identity: reads the mean, writes 1, and e^-50 is 0 beside 1 in float32
-        return Start([mean_bias(n) if n > 1 else 50.0] * n, [0.0] * n, 0.0, -50.0)
+        return StartBiases([mean_bias(n) if n > 1 else 50.0] * n, [0.0] * n, 0.0, -50.0)
 
     def growth(self, frame: Frame) -> Growth:
         n = self.streams
@@ -133,7 +133,7 @@ class ManifoldHyperConnections(SchemeConfig):
         return growth_law(mixes, closing[self.closing])
 
 
-def _at_rest(n: int, start: Start) -> list[list[float]]:
+def _at_rest(n: int, start: StartBiases) -> list[list[float]]:
     """H_res of biases with one number on the diagonal and one off it: symmetric, so one normalisation is enough."""
     off = math.exp(start.off_diagonal - start.on_diagonal)
     total = 1 + (n - 1) * off
@@ -206,7 +206,7 @@ class ManifoldHyperConnectionsStream(Streams):
             return super().read(stream, site)
         streams, pre = stream
         following, post, res = (self.weigh(c).to(streams.dtype) for c in self.coefficients(streams, site))
-        return self.enter(read_streams(streams, pre), site), (Weights(res, post), following)
+        return self.enter(read_streams(streams, pre), site), (MixingWeights(res, post), following)
 
     def write(self, stream: Any, y: Tensor, carry: Any, site: Site) -> Any:
         if not self.config.single_pass:

@@ -3,7 +3,7 @@
     x <- out( a x + b res( F( c pre(x) ) ) )
 
 `pre`, `res` and `out` say where a norm N stands; a, b, c are numbers, functions of the site, or learned. A new scheme
-of this family is a new `Row` in rows.py. Layers are counted from 1, L is their number and M the number of branches.
+of this family is a new `PlacementRow` in rows.py. Layers are counted from 1, L is their number and M the number of branches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlacementRow:
     card: Card
     pre: Switch = False
     res: Switch = False
@@ -81,7 +81,7 @@ def norm_past(scheme: Scheme, stream: Tensor, site: Site) -> Norm | None:
 class PlacementConfig(SchemeConfig):
     """Options of every row."""
 
-    row: ClassVar[Row]
+    row: ClassVar[PlacementRow]
     embedding_norm: bool | None = Field(None, description="norm right after the embedding; null: as the row says")
     final_norm: bool | None = Field(None, description="norm before the head; null: as the row says")
 
@@ -133,7 +133,7 @@ class Placement(Scheme):
             self.not_linear = "it normalises the stream itself"
 
     @property
-    def row(self) -> Row:  # not an attribute: rows hold functions, and a model must pickle
+    def row(self) -> PlacementRow:  # not an attribute: rows hold functions, and a model must pickle
         return self.config.row
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from pydantic import Field, create_model
 
 from normlab.schemes.base import GPT2, XAVIER, Card, Demands, Init, Site
-from normlab.schemes.placement import Learned, Options, PlacementConfig, Row
+from normlab.schemes.placement import Learned, Options, PlacementConfig, PlacementRow
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def _plus_one(site: Any, before: float, options: Options) -> float:
     return before + 1.0
 
 
-_POST = Row(
+_POST = PlacementRow(
     Card(
         family="placement",
         equation="x <- N(x + F(x))",
@@ -105,7 +105,7 @@ _POST = Row(
     init=XAVIER,
     growth=_one,
 )
-_PRE = Row(
+_PRE = PlacementRow(
     Card(
         family="placement",
         equation="x <- x + F(N(x))",
@@ -121,11 +121,11 @@ _PRE = Row(
     growth=_plus_one,
 )
 
-ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
+ROWS: dict[str, tuple[PlacementRow, type[PlacementConfig]]] = {
     "post_norm": (_POST, PlacementConfig),
     "pre_norm": (_PRE, PlacementConfig),
     "peri_norm": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + N(F(N(x)))",
@@ -142,7 +142,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         PlacementConfig,
     ),
     "peri_init_norm": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- N(embedding); x <- x + N(F(N(x)))",
@@ -159,7 +159,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         PlacementConfig,
     ),
     "res_norm": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + N(F(x))",
@@ -175,7 +175,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         PlacementConfig,
     ),
     "mix_norm": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- N(x + F(x)) in the first floor(L/4) layers, then x <- x + F(N(x))",
@@ -194,7 +194,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         MixOptions,
     ),
     "ln_scaling": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + F(N(x) / sqrt(l))",
@@ -218,7 +218,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         ScalingOptions,
     ),
     "sqrt_scaling": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- N(x + F(x) / sqrt(l + 1))",
@@ -238,7 +238,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         ScalingOptions,
     ),
     "deep_norm": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- N(alpha x + F(x)), alpha = (2L)^(1/4)",
@@ -261,7 +261,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         DeepNormOptions,
     ),
     "keel": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- N(M x + F(N(x))); layer 1: x <- x + Attention(N(x)), then x <- N(x + FFN(N(x)))",
@@ -281,7 +281,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         KeelOptions,
     ),
     "rezero": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + lambda_l F(x), lambda_l = 0 at the start, one scalar for a layer's branches",
@@ -300,7 +300,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         ReZeroOptions,
     ),
     "layer_scale": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + lambda * F(N(x)), lambda a vector, 1e-5 at 24 layers, 1e-6 from 36",
@@ -319,7 +319,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         LayerScaleOptions,
     ),
     "admin": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- N(omega * x + F(x)), omega a learned vector",
@@ -339,7 +339,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         AdminOptions,
     ),
     "sub_norm": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + W_out N(inner(N(x))): a second norm inside each branch, before the output map",
@@ -359,7 +359,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         PlacementConfig,
     ),
     "hybrid_norm": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + Attention(x) with N on each head's q, k, v; then x <- N(x) + FFN(N(x))",
@@ -380,7 +380,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         HybridOptions,
     ),
     "gpas": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + F(N(x)); x <- x - SiLU(g_l) stopgrad(x), g_l = 0 at the start",
@@ -401,7 +401,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         PlacementConfig,
     ),
     "residual_scaling": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- a * (x + s) + b * (F(N(x)) + t), all vectors; x_0 <- a_0 * (embedding + s_0)",
@@ -426,7 +426,7 @@ ROWS: dict[str, tuple[Row, type[PlacementConfig]]] = {
         PlacementConfig,
     ),
     "no_norm": (
-        Row(
+        PlacementRow(
             Card(
                 family="placement",
                 equation="x <- x + F(x)",

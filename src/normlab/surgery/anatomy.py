@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class SitePlace:
     """One site: the branches that read together and are added together (two where a layer's branches are parallel)."""
 
     site: Site
@@ -52,7 +52,7 @@ class Anatomy:
     model: PreTrainedModel
     owner: Any  # the PreTrainedModel that holds the layers; `splice` gives it a scheme and a plan
     layers: tuple[nn.Module, ...]
-    places: tuple[Place, ...]
+    places: tuple[SitePlace, ...]
     dim: int
     norm: NormKind
     eps: float
@@ -117,7 +117,7 @@ def _tower(model: nn.Module) -> tuple[str, list[nn.Module]]:
     return max(towers.items(), key=lambda item: sum(p.numel() for layer in item[1] for p in layer.parameters()))
 
 
-def _places(layers: list[nn.Module], rows: list[LayerRoles]) -> tuple[Place, ...]:
+def _places(layers: list[nn.Module], rows: list[LayerRoles]) -> tuple[SitePlace, ...]:
     found: list[tuple[int, Kind, nn.Module, tuple[BranchRoles, ...]]] = []
     for number, (layer, row) in enumerate(zip(layers, rows, strict=True), 1):
         if any(branch.carry for branch in row.branches):
@@ -132,7 +132,7 @@ def _places(layers: list[nn.Module], rows: list[LayerRoles]) -> tuple[Place, ...
             found += [(number, kind, layer, (branch,)) for kind, branch in zip(kinds, row.branches, strict=True)]
     count, depth = len(found), len(layers)
     return tuple(
-        Place(Site(index, number, kind, count, depth), layer, branches)
+        SitePlace(Site(index, number, kind, count, depth), layer, branches)
         for index, (number, kind, layer, branches) in enumerate(found)
     )
 
@@ -147,7 +147,7 @@ def _owner(model: PreTrainedModel, prefix: str, kind: type[nn.Module]) -> nn.Mod
     return model
 
 
-def _norm_of(places: tuple[Place, ...]) -> tuple[NormKind, float]:
+def _norm_of(places: tuple[SitePlace, ...]) -> tuple[NormKind, float]:
     """The kind of norm that this model uses, for new ones."""
     for place in places:
         names = [*place.pre, *place.res, *([place.out] if place.out else [])]
@@ -159,7 +159,7 @@ def _norm_of(places: tuple[Place, ...]) -> tuple[NormKind, float]:
     return "rmsnorm", 1e-6
 
 
-def _width(model: PreTrainedModel, places: tuple[Place, ...]) -> int:
+def _width(model: PreTrainedModel, places: tuple[SitePlace, ...]) -> int:
     for place in places:
         for name in (*place.pre, *place.res, *([place.out] if place.out else [])):
             weight = getattr(place.part(name), "weight", None)

@@ -19,7 +19,7 @@ from normlab.probes.inputs.losses import call
 from normlab.probes.trace.tensors import first_tensor
 from normlab.schemes import Scheme
 from normlab.schemes.placement import Placement
-from normlab.surgery.anatomy import Anatomy, Place
+from normlab.surgery.anatomy import Anatomy, SitePlace
 from normlab.surgery.splice import Fixed, factor_of, stores_gain_less_one
 
 
@@ -42,7 +42,7 @@ def measure(body: Anatomy, batches: Sequence[object]) -> Sizes:
     def keep(what: str, key: int | str, x: Tensor) -> None:
         found[what, key].append(float(x.detach().float().square().mean(-1).sqrt().median()))
 
-    def before(place: Place, name: str) -> Callable[..., None]:
+    def before(place: SitePlace, name: str) -> Callable[..., None]:
         index = place.site.index
 
         def hook(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -54,7 +54,7 @@ def measure(body: Anatomy, batches: Sequence[object]) -> Sizes:
 
         return hook
 
-    def behind(place: Place, last: bool) -> Callable[..., None]:
+    def behind(place: SitePlace, last: bool) -> Callable[..., None]:
         index, sums = place.site.index, added
 
         def hook(_: nn.Module, args: tuple[object, ...], output: object) -> None:

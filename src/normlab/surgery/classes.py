@@ -24,7 +24,7 @@ from normlab.schemes import Scheme, SchemeConfig, Site, label, lookup
 from normlab.surgery.anatomy import anatomy
 from normlab.surgery.hooks import Checkpointed
 from normlab.surgery.splice import build, check, splice, way_of
-from normlab.surgery.stream import Plan
+from normlab.surgery.stream import StreamPlan
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -56,7 +56,7 @@ class Swapped(nn.Module):
     @property
     def sites(self) -> tuple[Site, ...]:
         plan = self._spliced.splice
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, StreamPlan)
         return plan.sites
 
     @property

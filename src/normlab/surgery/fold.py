@@ -17,7 +17,7 @@ from normlab.errors import UnsupportedError
 from normlab.results import Result
 from normlab.schemes import Scheme, SchemeConfig, label
 from normlab.schemes.placement import Placement
-from normlab.surgery.anatomy import Anatomy, Place, anatomy
+from normlab.surgery.anatomy import Anatomy, SitePlace, anatomy
 from normlab.surgery.calibrate import scale_norm
 from normlab.surgery.classes import base_of, dress, is_swapped, stored_scheme, undress
 from normlab.surgery.splice import Fixed, build, factor_of, splice, stores_gain_less_one, unsplice, way_of
@@ -157,7 +157,7 @@ def _write_back(scheme: Scheme, body: Anatomy, changed: Changed) -> list[str]:
     return list(dict.fromkeys(name.rpartition(".")[2] for name in folded))
 
 
-def _scale_output(place: Place, name: str, gain: Tensor, changed: Changed) -> None:
+def _scale_output(place: SitePlace, name: str, gain: Tensor, changed: Changed) -> None:
     """Multiply what this module returns by a gain, a number or one for each channel."""
     module = place.part(name)
     if name in place.res:
@@ -179,7 +179,7 @@ def _scale_output(place: Place, name: str, gain: Tensor, changed: Changed) -> No
         parameter.mul_(gain if gain.dim() == 0 else gain.view(shape))
 
 
-def _last_weights(place: Place, name: str) -> Iterator[tuple[Tensor, int]]:
+def _last_weights(place: SitePlace, name: str) -> Iterator[tuple[Tensor, int]]:
     """The parameters that make a branch's output, and which axis is the stream's."""
     branch = next(branch for branch in place.branches if name in (branch.core, branch.added))
     roots = [place.part(name), *([place.part(branch.added)] if branch.added != name else [])]

@@ -16,7 +16,7 @@ from normlab.probes.inputs.losses import Loss, pick
 from normlab.results import Result
 
 
-class Group(TypedDict):
+class ParameterGroup(TypedDict):
     """A group of torch's optimizers."""
 
     params: list[nn.Parameter]
@@ -85,13 +85,15 @@ def heal(model: nn.Module, layers: Sequence[nn.Module], loss: Loss, how: Heal) -
     return losses
 
 
-def parameter_groups(model: nn.Module, *, lr: float, new: float = 10.0, weight_decay: float = 0.0) -> list[Group]:
+def parameter_groups(
+    model: nn.Module, *, lr: float, new: float = 10.0, weight_decay: float = 0.0
+) -> list[ParameterGroup]:
     """Groups for an optimizer: what a swap added learns `new` times as fast, without weight decay."""
     scheme = getattr(model, "scheme", None)
     added = {id(parameter) for parameter in scheme.parameters()} if isinstance(scheme, nn.Module) else set()
     old = [parameter for parameter in model.parameters() if id(parameter) not in added and parameter.requires_grad]
     fresh = [parameter for parameter in model.parameters() if id(parameter) in added and parameter.requires_grad]
-    groups: list[Group] = [{"params": old, "lr": lr, "weight_decay": weight_decay}]
+    groups: list[ParameterGroup] = [{"params": old, "lr": lr, "weight_decay": weight_decay}]
     return [*groups, {"params": fresh, "lr": lr * new, "weight_decay": 0.0}] if fresh else groups
 
 
@@ -113,7 +115,7 @@ class Continue(Config):
 
 
 @dataclass(frozen=True)
-class Curve(Result):
+class HealingCurve(Result):
     """The held-out loss by step."""
 
     steps: tuple[int, ...]
@@ -132,7 +134,7 @@ def continue_training(
     how: Continue,
     *,
     tell: Callable[[int, float], None] = lambda step, loss: None,
-) -> Curve:
+) -> HealingCurve:
     """AdamW on windows of token ids [windows, length], drawn in an order that the seed decides."""
     loss = pick("auto", model, held_out[0])
     if loss is None:
@@ -156,7 +158,7 @@ def continue_training(
         torch.nn.utils.clip_grad_norm_(model.parameters(), how.clip)
         optimizer.step()
     model.eval()
-    return Curve(tuple(step for step, _ in curve), tuple(value for _, value in curve))
+    return HealingCurve(tuple(step for step, _ in curve), tuple(value for _, value in curve))
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normlab.errors import UnsupportedError
 from normlab.schemes.base import Parts
-from normlab.surgery.stream import Plan, Stream, Verbs
+from normlab.surgery.stream import Stream, StreamPlan, Verbs
 
 Values = tuple[object, ...]  # what a layer is given or answers: a stream or tensors, masks, caches
 Named = dict[str, object]
@@ -22,7 +22,7 @@ class Owner(Protocol):
     """The model that holds the layers, as `splice` leaves it."""
 
     scheme: Verbs
-    splice: Plan
+    splice: StreamPlan
 
 
 class Offload(Protocol):
@@ -80,7 +80,7 @@ class Reads:
         return given, named
 
 
-class Times:
+class Scales:
     """Behind a norm: the fixed number c of x <- x + F(c N(x))."""
 
     def __init__(self, factor: float) -> None:
@@ -208,4 +208,4 @@ def _together(pieces: Pieces, flat: Values) -> Values:
     return tuple(left.pop(0) if piece is None else piece.together(left) for piece in pieces)
 
 
-HOOKS = (Enters, Closes, Reads, Times, Shows)
+HOOKS = (Enters, Closes, Reads, Scales, Shows)

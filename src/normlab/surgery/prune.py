@@ -28,14 +28,14 @@ from normlab.surgery.anatomy import Anatomy, anatomy
 from normlab.surgery.classes import is_swapped
 from normlab.surgery.cut import cut
 from normlab.surgery.heal import Heal, heal, neighbours
-from normlab.surgery.swap import Seen, answer, largest_difference, observe, probe_batches
+from normlab.surgery.swap import Answers, answer, largest_difference, observe, probe_batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenLayer:
     """A layer that was chosen, and how the loss moves without it (beside those chosen before): mean and its error."""
 
     layer: int
@@ -55,7 +55,7 @@ class PruneReport(Result):
     loss_before: float | None
     loss_after: float | None
     loss_healed: float | None
-    chosen: tuple[Choice, ...] = ()
+    chosen: tuple[ChosenLayer, ...] = ()
     kind: str = "prune"
 
     @property
@@ -87,7 +87,7 @@ def prune(
     `from_` is a diagnosis with skips: its order is taken. `batches` are what losses are measured on; healing trains on
     others. Chosen one by one: each choice is made without the layers chosen before.
     """
-    chosen: tuple[Choice, ...] = ()
+    chosen: tuple[ChosenLayer, ...] = ()
     if layers is None:
         chosen = choose(model, batches, from_=from_, most=most, max_loss=max_loss)
         layers = [choice.layer for choice in chosen]
@@ -108,7 +108,7 @@ def choose(
     from_: Diagnosis | None = None,
     most: int | None = None,
     max_loss: float | None = None,
-) -> tuple[Choice, ...]:
+) -> tuple[ChosenLayer, ...]:
     """Layers that the loss misses least, one by one, each without those chosen before."""
     body = _operable(model)
     wanted = _wanted(most, max_loss, len(body.layers))
@@ -175,9 +175,9 @@ def _order(diagnosis: Diagnosis | None, depth: int) -> list[int] | None:
 
 def _choose(
     body: Anatomy, batches: list[object], loss: Loss, most: int, *, order: list[int] | None, max_loss: float | None
-) -> list[Choice]:
+) -> list[ChosenLayer]:
     start = _losses(body.model, batches, loss)
-    chosen: list[Choice] = []
+    chosen: list[ChosenLayer] = []
     while len(chosen) < most:
         gone = {choice.layer for choice in chosen}
         left = [layer for layer in (order or range(len(body.layers))) if layer not in gone]
@@ -188,7 +188,7 @@ def _choose(
         bound = change + (t_reach(len(batches)) * error if error is not None else 0.0)
         if max_loss is not None and bound > max_loss:
             break
-        chosen.append(Choice(tried[best], change, error))
+        chosen.append(ChosenLayer(tried[best], change, error))
     return chosen
 
 
@@ -252,7 +252,7 @@ def _prune(
     batches: list[object],
     *,
     loss: Loss | None,
-    chosen: tuple[Choice, ...],
+    chosen: tuple[ChosenLayer, ...],
     how: Heal | None,
 ) -> PruneReport:
     model = body.model
@@ -283,10 +283,10 @@ def _prune(
 
 
 @torch.no_grad()
-def _reloaded_difference(model: PreTrainedModel, batches: list[object], skipped: Seen) -> float:
+def _reloaded_difference(model: PreTrainedModel, batches: list[object], skipped: Answers) -> float:
     with tempfile.TemporaryDirectory() as folder, quiet():
         model.save_pretrained(folder)
         again: nn.Module = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype)
     again.to(model.device).eval()
     outputs = tuple(answer(call(again, batch)).float().cpu() for batch in batches)
-    return largest_difference(Seen(outputs, None), skipped)
+    return largest_difference(Answers(outputs, None), skipped)

@@ -23,9 +23,9 @@ from normlab.errors import UnsupportedError
 from normlab.schemes import Demands, Frame, Scheme, SchemeConfig
 from normlab.schemes.depth_attention import DepthAttentionConfig
 from normlab.schemes.placement import Placement, PlacementConfig
-from normlab.surgery.anatomy import Anatomy, Place
-from normlab.surgery.hooks import HOOKS, Checkpointed, Closes, Enters, Fetches, Joins, Reads, Returns, Shows, Times
-from normlab.surgery.stream import Plan
+from normlab.surgery.anatomy import Anatomy, SitePlace
+from normlab.surgery.hooks import HOOKS, Checkpointed, Closes, Enters, Fetches, Joins, Reads, Returns, Scales, Shows
+from normlab.surgery.stream import StreamPlan
 
 Way = Literal["keep", "place", "own"]
 
@@ -128,7 +128,7 @@ def splice(body: Anatomy, scheme: Scheme, *, way: Way) -> None:
         scheme.register_forward_pre_hook(Fetches(boxes))
         scheme.register_forward_hook(Returns(boxes))
     owner = body.owner
-    owner.scheme, owner.splice = scheme, Plan(body.sites, joins)
+    owner.scheme, owner.splice = scheme, StreamPlan(body.sites, joins)
     for number, layer in enumerate(body.layers):
         first = next(place.site.index for place in body.places if place.module is layer)
         layer.register_forward_pre_hook(Enters(number, first, owner), with_kwargs=True, prepend=True)
@@ -142,7 +142,7 @@ def splice(body: Anatomy, scheme: Scheme, *, way: Way) -> None:
             module._gradient_checkpointing_func = Checkpointed(function)  # type: ignore[assignment]
 
 
-def _fit(scheme: Scheme, place: Place, way: Way) -> str:
+def _fit(scheme: Scheme, place: SitePlace, way: Way) -> str:
     """Lend the model's norms to one site of the scheme; how its branch joins."""
     i = place.site.index
     wants_pre, wants_res = (not isinstance(norms[i], nn.Identity) for norms in (scheme.pre, scheme.res))
@@ -182,7 +182,7 @@ def factor_of(scheme: Scheme, index: int) -> float:
     return scheme.c.numbers[index]
 
 
-def _fix(place: Place, names: tuple[str, ...]) -> None:
+def _fix(place: SitePlace, names: tuple[str, ...]) -> None:
     for name in names:
         parent, _, leaf = name.rpartition(".")
         norm = place.part(name)
@@ -190,13 +190,13 @@ def _fix(place: Place, names: tuple[str, ...]) -> None:
             setattr(place.module.get_submodule(parent), leaf, Fixed(norm))
 
 
-def _hook(scheme: Scheme, place: Place, join: str) -> None:
+def _hook(scheme: Scheme, place: SitePlace, join: str) -> None:
     factor = factor_of(scheme, place.site.index)
     for name in place.pre or place.cores:
         module = place.part(name)
         module.register_forward_pre_hook(Reads(), with_kwargs=True)
         if place.pre and factor != 1.0:
-            module.register_forward_hook(Times(factor))
+            module.register_forward_hook(Scales(factor))
     if join:
         norm = place.part(place.out)
         norm.forward = Joins(norm)

@@ -41,7 +41,7 @@ class Verbs(Protocol):
     def __call__(self, verb: Literal["from_parts"], parts: Parts, like: State, site: Site | None, /) -> State: ...
 
 
-class Plan:
+class StreamPlan:
     """What the stream must know of its model: the sites, and how each branch joins.
 
     No dataclass: FSDP would take it apart and build it again at every layer.
@@ -59,14 +59,14 @@ class Stream:
     """The stream in front of branch `index`. `seen`: the read h and its carry; `summed`: y, until the norm behind it."""
 
     scheme: Verbs
-    plan: Plan
+    plan: StreamPlan
     state: State
     index: int = 0
     seen: tuple[Tensor, Carry] | None = None
     summed: Tensor | None = None
 
     @classmethod
-    def opened(cls, scheme: Verbs, plan: Plan, x: Tensor) -> Stream:
+    def opened(cls, scheme: Verbs, plan: StreamPlan, x: Tensor) -> Stream:
         return cls(scheme, plan, scheme("open", x))
 
     @property

@@ -145,7 +145,7 @@ def probe_batches(model: PreTrainedModel, batches: object) -> list[object]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Answers:
     """What a model answers to the batches: outputs, and its loss where it has one."""
 
     outputs: tuple[Tensor, ...]
@@ -153,10 +153,10 @@ class Seen:
 
 
 @torch.no_grad()
-def observe(model: nn.Module, batches: Sequence[object], loss: Loss | None) -> Seen:
+def observe(model: nn.Module, batches: Sequence[object], loss: Loss | None) -> Answers:
     outputs = tuple(answer(call(model, batch)).detach().float().cpu() for batch in batches)
     values = [float(loss(model, batch)) for batch in batches] if loss is not None else []
-    return Seen(outputs, sum(values) / len(values) if values else None)
+    return Answers(outputs, sum(values) / len(values) if values else None)
 
 
 def answer(output: Any) -> Tensor:
@@ -170,7 +170,7 @@ def answer(output: Any) -> Tensor:
     return first
 
 
-def largest_difference(one: Seen, two: Seen) -> float:
+def largest_difference(one: Answers, two: Answers) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(one.outputs, two.outputs, strict=True))
 
 
@@ -220,7 +220,7 @@ def _loss(model: nn.Module, batches: Sequence[object]) -> Loss | None:
 
 
 def _report(
-    body: Anatomy, scheme: Scheme, seen: tuple[Seen, Seen], *, count: int, sizes: Sizes | None, notes: list[str]
+    body: Anatomy, scheme: Scheme, seen: tuple[Answers, Answers], *, count: int, sizes: Sizes | None, notes: list[str]
 ) -> SwapReport:
     before, after = seen
     dtype = next(body.layers[0].parameters()).dtype

@@ -19,7 +19,7 @@ from normlab.schemes.depth_stream import DepthAttention
 from normlab.schemes.hyper import Streams
 from normlab.testing.contract import perturb_
 from normlab.testing.mistakes import mutants
-from normlab.testing.ports import Connection, Path, Pool, Seen, as_port, checked, fresh, look, run_verbs
+from normlab.testing.ports import Connection, Path, Pool, SeenConnection, as_port, checked, fresh, look, run_verbs
 
 BATCH, TIME = 2, 5
 # Ports that force their gates into float32 keep seven digits of float64's sixteen.
@@ -205,7 +205,7 @@ def _connection(port: Connection, name: str, *, trained: bool) -> list[Finding]:
     return findings
 
 
-def _applied(seen: Seen, name: str) -> Finding:
+def _applied(seen: SeenConnection, name: str) -> Finding:
     far = float((seen.res - torch.eye(seen.res.shape[-1]).to(seen.res)).abs().max())
     if name == "independent_hc":
         return Finding("no mixing", far < 1e-4, f"the streams' mixing is {far:.1e} from the identity")
@@ -214,7 +214,7 @@ def _applied(seen: Seen, name: str) -> Finding:
     return Finding("mixing applied", applied, f"the mixing is {far:.1e} from the identity", guess)
 
 
-def _stochastic(seen: Seen) -> Finding:
+def _stochastic(seen: SeenConnection) -> Finding:
     rows, columns = ((seen.res.sum(axis) - 1).abs().max() for axis in (-1, -2))
     least = float(seen.res.min())
     good = float(max(rows, columns)) < 0.05 and least > -1e-6
@@ -228,7 +228,7 @@ def _stochastic(seen: Seen) -> Finding:
     return Finding("doubly stochastic", good, text, guess)
 
 
-def _gates(seen: Seen) -> Finding:
+def _gates(seen: SeenConnection) -> Finding:
     low, high = float(seen.pre.min()), float(seen.pre.max())
     most = float(seen.post.max())
     good = low > -1e-6 and high < 1 + 1e-3 and float(seen.post.min()) > -1e-6 and most < 2 + 1e-3

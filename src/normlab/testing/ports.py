@@ -188,7 +188,7 @@ def fresh(module: nn.Module) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenConnection:
     """What one connection does to some streams, found from outside: X' = res X + post (x) F(pre X)."""
 
     pre: Tensor  # [tokens, n]
@@ -197,7 +197,7 @@ class Seen:
     misfit: float  # how far it is from that equation
 
 
-def look(port: Connection, module: nn.Module, streams: Tensor) -> Seen:
+def look(port: Connection, module: nn.Module, streams: Tensor) -> SeenConnection:
     """From the branch's input, and from what two different outputs of it do to the streams."""
     inputs: list[Tensor] = []
 
@@ -220,4 +220,4 @@ def look(port: Connection, module: nn.Module, streams: Tensor) -> Seen:
         (post.unsqueeze(-1) * y.unsqueeze(1) - moved).abs().max(),
         ((pre.unsqueeze(1) @ flat).squeeze(1) - z).abs().max(),
     ]
-    return Seen(pre, post, res, max(float(gap) for gap in gaps))
+    return SeenConnection(pre, post, res, max(float(gap) for gap in gaps))

@@ -211,7 +211,7 @@ def _laurel(depth: int) -> Iterator[LinkNames]:
 
 
 @dataclass(frozen=True)
-class Call:
+class BranchCall:
     """One branch of their pass: what it was given, and what it gave."""
 
     module: nn.Module
@@ -234,12 +234,12 @@ def embedded(decoder: nn.Module, x: Tensor, tokens: Tensor | None = None) -> Ten
     return found
 
 
-def recorded(shipped: Shipped, x: Tensor, tokens: Tensor | None = None) -> tuple[list[Call], Tensor]:
+def recorded(shipped: Shipped, x: Tensor, tokens: Tensor | None = None) -> tuple[list[BranchCall], Tensor]:
     """Their pass: a call for each branch in order, and the output."""
-    calls: dict[nn.Module, Call] = {}
+    calls: dict[nn.Module, BranchCall] = {}
 
     def after(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
-        calls[module] = Call(module, args, kwargs, output)
+        calls[module] = BranchCall(module, args, kwargs, output)
 
     handles = [branch.register_forward_hook(after, with_kwargs=True) for branch in shipped.branches]
     try:
@@ -261,7 +261,7 @@ def simple_branches(
     try:
         for index, (module, call) in enumerate(zip(shipped.branches, calls, strict=True)):
 
-            def instead(*args: Tensor, index: int = index, call: Call = call, **kwargs: Tensor) -> object:
+            def instead(*args: Tensor, index: int = index, call: BranchCall = call, **kwargs: Tensor) -> object:
                 return call.like(function(index, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]))
 
             module.forward = instead

@@ -94,7 +94,7 @@ class ReluFeedForward(nn.Module):
         return out
 
 
-class Stack(nn.Module):
+class HalfStack(nn.Module):
     """Layers of one half, driven by the scheme's verbs: self-attention, attention to `memory` where asked, FFN."""
 
     def __init__(self, scheme: SchemeConfig, setting: EncoderDecoderSetting, layers: int, *, cross: bool, causal: bool):
@@ -136,8 +136,10 @@ class EncoderDecoder(nn.Module):
             raise ConfigError("an encoder-decoder needs a layer or more in one of its halves")
         self.setting = setting
         both = setting.encoder > 0 and setting.decoder > 0
-        self.encoder = Stack(scheme, setting, setting.encoder, cross=False, causal=False) if setting.encoder else None
-        self.decoder = Stack(scheme, setting, setting.decoder, cross=both, causal=True) if setting.decoder else None
+        self.encoder = (
+            HalfStack(scheme, setting, setting.encoder, cross=False, causal=False) if setting.encoder else None
+        )
+        self.decoder = HalfStack(scheme, setting, setting.decoder, cross=both, causal=True) if setting.decoder else None
         self.head = nn.Linear(setting.dim, setting.vocabulary, bias=False)
         self.double()
         self._fill(generator)

@@ -22,7 +22,7 @@ from normlab.theory.mean_field import MeanFieldSetting, build, run_branches
 
 
 @dataclass(frozen=True)
-class Start:
+class SeesawStart:
     """One random network: rms of the stream behind each layer, and the gradient of each layer's W1."""
 
     stream: tuple[float, ...]
@@ -30,7 +30,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Arm:
+class SeesawArm:
     """A scheme, averaged over draws (root mean squares)."""
 
     scheme: str
@@ -61,7 +61,7 @@ class Arm:
         return {**as_row(self), "exponent": self.exponent, "kept": self.kept, "sentence": self.sentence}
 
 
-def start(scheme: str, *, depth: int, setting: MeanFieldSetting, seed: int) -> Start:
+def start(scheme: str, *, depth: int, setting: MeanFieldSetting, seed: int) -> SeesawStart:
     """One draw of weights, inputs and targets."""
     generator = torch.Generator().manual_seed(seed)
     model = build(parse_scheme(scheme), setting, depth, generator)
@@ -74,16 +74,16 @@ def start(scheme: str, *, depth: int, setting: MeanFieldSetting, seed: int) -> S
 
     with torch.no_grad():
         reads = walk(model, lambda: run_branches(model, x)).reads
-    return Start(tuple(rms(h) for h in reads[2::2]), matrix_gradients(model, [loss]).up)
+    return SeesawStart(tuple(rms(h) for h in reads[2::2]), matrix_gradients(model, [loss]).up)
 
 
-def seesaw(scheme: str, *, depth: int = 12, draws: int = 8, setting: MeanFieldSetting | None = None) -> Arm:
+def seesaw(scheme: str, *, depth: int = 12, draws: int = 8, setting: MeanFieldSetting | None = None) -> SeesawArm:
     """A scheme's stream and gradients by layer."""
     setting = setting or MeanFieldSetting()
     found = [start(scheme, depth=depth, setting=setting, seed=setting.seed + draw) for draw in range(draws)]
-    return Arm(label(parse_scheme(scheme)), _mean(found, lambda s: s.stream), _mean(found, lambda s: s.gradient))
+    return SeesawArm(label(parse_scheme(scheme)), _mean(found, lambda s: s.stream), _mean(found, lambda s: s.gradient))
 
 
-def _mean(found: Sequence[Start], of: Callable[[Start], tuple[float, ...]]) -> tuple[float, ...]:
+def _mean(found: Sequence[SeesawStart], of: Callable[[SeesawStart], tuple[float, ...]]) -> tuple[float, ...]:
     columns = zip(*map(of, found), strict=True)
     return tuple(math.sqrt(sum(v * v for v in column) / len(column)) for column in columns)

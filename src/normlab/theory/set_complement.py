@@ -35,7 +35,7 @@ def simplex(v: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Construction:
+class TightSolution:
     """The tight solution: simplex embeddings, W_Q = W_K = 0, W_V W_O = -c I, unembedding = embedding transposed.
 
     `skip` adds the residual path, `gain` (where given) an RMSNorm of that gain after the addition.

@@ -15,7 +15,7 @@ from torch import Tensor
 from normlab.tasks import IGNORE
 
 
-class Weights(NamedTuple):
+class MinimalWeights(NamedTuple):
     """The model's parameters; a gain is None where its norm does not stand."""
 
     embedding: Tensor  # [v, d]
@@ -39,7 +39,7 @@ class Tables(NamedTuple):
     normed: bool  # does a norm stand between the stream and the head?
 
 
-class Kept(NamedTuple):
+class KeptForGradient(NamedTuple):
     """What the gradient of the tables needs again."""
 
     x: Tensor
@@ -50,17 +50,19 @@ class Kept(NamedTuple):
     eps: float
 
 
-def make_tables(w: Weights, scale: float, eps: float) -> tuple[Tables, Kept]:
+def make_tables(w: MinimalWeights, scale: float, eps: float) -> tuple[Tables, KeptForGradient]:
     stream = w.embedding if w.embedding_gain is None else _norm(w.embedding, w.embedding_gain, eps)
     x = stream if w.pre is None else _norm(stream, w.pre, eps)
     query, key, value = (x @ w.qkv.T).chunk(3, -1)
     head = w.embedding if w.head is None else w.head
     head = head if w.after is None else head * w.after
     tables = Tables(stream, query @ key.T * scale, value @ w.out.T, w.res, head, w.after is not None)
-    return tables, Kept(x, query, key, value, scale, eps)
+    return tables, KeptForGradient(x, query, key, value, scale, eps)
 
 
-def weight_gradients(w: Weights, kept: Kept, stream: Tensor, slopes: tuple[Tensor, ...]) -> Weights:
+def weight_gradients(
+    w: MinimalWeights, kept: KeptForGradient, stream: Tensor, slopes: tuple[Tensor, ...]
+) -> MinimalWeights:
     """From the gradients of the tables (`slopes`, in their order, without an absent `res`) to those of the weights."""
     d_stream, d_scores, d_values = slopes[:3]
     d_res, d_head = (slopes[3] if w.res is not None else None), slopes[-1]
@@ -79,7 +81,7 @@ def weight_gradients(w: Weights, kept: Kept, stream: Tensor, slopes: tuple[Tenso
         d_head = d_head * w.after
     if w.head is None:
         d_embedding = d_embedding + d_head
-    return Weights(
+    return MinimalWeights(
         d_embedding,
         d_gain,
         d_pre,
@@ -103,7 +105,7 @@ def _norm_gradient(x: Tensor, gain: Tensor, eps: float, slope: Tensor) -> tuple[
 
 
 def whole(
-    tokens: Tensor, targets: Tensor, law: Tensor | None, distinct: bool, w: Weights, scale: float, eps: float
+    tokens: Tensor, targets: Tensor, law: Tensor | None, distinct: bool, w: MinimalWeights, scale: float, eps: float
 ) -> tuple[Tensor | None, ...]:
     """loss, then the gradients of the weights."""
     made, kept = make_tables(w, scale, eps)

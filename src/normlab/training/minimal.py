@@ -27,7 +27,7 @@ from normlab.model import Attention, Transformer
 from normlab.schemes.norms import RMSNorm
 from normlab.schemes.placement import Placement
 from normlab.tasks import IGNORE, Batch
-from normlab.training.fused import Tables, Weights, make_tables, weight_gradients, whole
+from normlab.training.fused import MinimalWeights, Tables, make_tables, weight_gradients, whole
 
 SCHEMES = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm", "res_norm", "no_norm")
 
@@ -71,7 +71,7 @@ def placed(model: Transformer) -> Placement:
     return model.scheme
 
 
-def weights(model: Transformer) -> Weights:
+def weights(model: Transformer) -> MinimalWeights:
     """The parameters that enter, by their part in the equations."""
     scheme = placed(model)
     attention = model.branches[0]
@@ -80,7 +80,7 @@ def weights(model: Transformer) -> Weights:
     def gain(norm: nn.Module) -> Tensor | None:
         return norm.weight if isinstance(norm, RMSNorm) else None
 
-    return Weights(
+    return MinimalWeights(
         model.embedding.weight,
         gain(scheme.embedding),
         gain(scheme.pre[0]),
@@ -139,7 +139,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: FastMinimal, tokens: Tensor, targets: Tensor, law: Tensor | None, scale: float,
                 eps: float, *parameters: Tensor | None) -> Tensor:  # fmt: skip
-        w = Weights(*parameters)  # type: ignore[arg-type]
+        w = MinimalWeights(*parameters)  # type: ignore[arg-type]
         if own.fused is not None:
             distinct = _distinct(tokens, len(w.embedding))
             loss, *gradients = own.fused(tokens, targets, law, distinct, w, scale, eps)

@@ -11,7 +11,7 @@ from torch.func import vmap
 
 from normlab.model import Transformer
 from normlab.tasks import SetComplement, Task
-from normlab.training.fused import Weights, whole
+from normlab.training.fused import MinimalWeights, whole
 from normlab.training.minimal import weights, why_not
 
 COMPILE_FROM = 5_000
@@ -50,7 +50,7 @@ class StackedMinimal:
         for field, part, shape in zip(self.fields, parts, self.shapes, strict=True):
             found[field] = part.view(shape)
         known = None if law is None else law.flatten(0, 1)
-        entered = Weights(*found)  # type: ignore[arg-type]
+        entered = MinimalWeights(*found)  # type: ignore[arg-type]
         loss, *slopes = whole(tokens, targets, known, self.distinct, entered, self.scale, self.eps)
         return loss, torch.cat([slopes[field].flatten() for field in self.fields])  # type: ignore[return-value, union-attr]
 

@@ -23,10 +23,11 @@ from normlab.schemes.names import label
 from normlab.store import is_locked
 
 LEVELS = 3
-POINTS, FEWEST = 40_000, 100  # points that are kept of all curves together, and of one at least
+POINTS, FEWEST = 20_000, 100  # points that are kept of all curves together, and of one at least
 LOOK = 0.4  # seconds: between two looks at the logs at least
 WALK = 2.0  # seconds: between two searches for new runs
-READING = 0.3  # seconds of a look that may go into reading configurations: 200 of them take several looks
+LOOKING = 0.5  # seconds that a look should take: configurations that do not fit in wait for the next
+READING = 0.05  # seconds of every look that may go into configurations, however long the logs were
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class RunFeed:
 
 
 @dataclass
-class Feed:
+class FolderFeed:
     """All runs below a folder. `refresh` may be called as often as one likes, from any thread."""
 
     root: Path
@@ -144,14 +145,15 @@ class Feed:
     def refresh(self, *, now: float | None = None) -> int:
         """Bring everything up to date, at most every so often; returns the revision."""
         with self._lock:
-            now = time.monotonic() if now is None else now
+            begun = time.monotonic()
+            now = begun if now is None else now
             if now - self._looked < LOOK:
                 return self.revision
             if now - self._walked >= WALK:
                 self._walk()
                 self._walked = now
             changed = [name for name, run in self.runs.items() if run.refresh(self._homes.get(name, run.folder))]
-            until = time.monotonic() + READING
+            until = max(begun + LOOKING, time.monotonic() + READING)
             for name, run in self.runs.items():
                 if run.facts is None and time.monotonic() < until and run.know():
                     changed.append(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from normlab.report.page import environment, plotly_script
 from normlab.report.terminal import finite
 from normlab.results import Plain
 from normlab.ui import view
-from normlab.ui.feed import Feed
+from normlab.ui.feed import FolderFeed
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -39,17 +40,19 @@ HEADERS = {
 }
 
 
-def application(feed: Feed, *, token: str, port: int) -> Guard:
+def application(feed: FolderFeed, *, token: str, port: int) -> Guard:
     """The ASGI application over a feed."""
     require("starlette", extra="watch", purpose="`normlab watch`")
     from starlette.applications import Starlette
     from starlette.responses import HTMLResponse, Response
     from starlette.routing import Route
 
+    template = environment(Path(__file__).parent / "templates").get_template("watch.html")
+    folder = f"{feed.root.parent.name}/{feed.root.name}"
+
     def page(request: Request) -> Response:
         nonce = secrets.token_urlsafe(16)
-        found = environment(Path(__file__).parent / "templates").get_template("watch.html")
-        text = found.render(token=token, nonce=nonce, folder=f"{feed.root.parent.name}/{feed.root.name}")
+        text = template.render(token=token, nonce=nonce, folder=folder)
         policy = (
             f"default-src 'none'; script-src 'nonce-{nonce}' 'self'; style-src 'unsafe-inline'; img-src data: blob:; "
             "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -148,7 +151,9 @@ def serve(folder: Path, *, port: int = 0, ready: Callable[[str], None]) -> None:
         ) from None
     port = listener.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    app = application(Feed(folder), token=token, port=port)
+    feed = FolderFeed(folder)
+    threading.Thread(target=feed.refresh, daemon=True).start()  # long logs are read while the browser opens
+    app = application(feed, token=token, port=port)
     ready(f"http://{LOOPBACK}:{port}/?token={token}")
     config = uvicorn.Config(app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[listener])

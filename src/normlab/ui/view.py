@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from normlab.experiments.demo.live import branches
 from normlab.experiments.progress import ORDER
-from normlab.experiments.runs.records import LayerRecord
+from normlab.experiments.runs.records import LayerRecord, TrainRecord, ValidationRecord
 from normlab.experiments.runs.tail import whole_curve
-from normlab.report.colours import scheme_colour
+from normlab.report.colours import SCHEME_COLOURS, scheme_colour, scheme_colours
 from normlab.report.figures import Figure, Trace, figure, line, matrix
 from normlab.report.panels import Panel, panels
 from normlab.results import Plain, plain
-from normlab.ui.feed import Feed, RunFeed
+from normlab.ui.feed import FolderFeed, RunFeed
 
 Record = TypeVar("Record")
 POINTS = 40_000  # of all curves together: more than a screen shows
 FEWEST, MOST = 60, 600  # of one curve
+NAMED = 12  # runs that have a name of their own in the legend
 
 
-def state(feed: Feed) -> Plain:
+def state(feed: FolderFeed) -> Plain:
     """Everything on the first screen."""
     runs = sorted(feed.runs.values(), key=lambda run: (ORDER.index(run.state), run.name))
     drawn, height = curves(runs)
@@ -43,24 +45,59 @@ def _row(run: RunFeed) -> dict[str, object]:
 
 
 def curves(runs: Sequence[RunFeed]) -> tuple[Figure, int]:
-    """Every run a line in its scheme's colour."""
+    """A line a run, in the colour of its scheme. Where they are many, the legend names schemes and hovering names runs."""
     most = max(FEWEST, min(MOST, POINTS // max(1, 2 * len(runs))))
-    trained: list[Trace] = []
-    held: list[Trace] = []
-    for run in runs:
-        name, colour = _text(run.name), _colour(run)
-        records = _even(run.log.training, most)
-        style = {"width": 1.3, "legendgroup": name, "opacity": 0.9}
-        trained.append(line([r.step for r in records], [_short(r.loss) for r in records], name, colour, **style))
-        checked = _even(run.log.validation, most)
-        points = {"mode": "lines+markers", "marker": {"size": 4}}
-        held.append(line([r.step for r in checked], [_short(r.loss) for r in checked], name, colour, **style, **points))
-    shown = [
-        Panel("Training loss (nats)", trained, "step", log_y=False, zero=False),
-        Panel("Held-out loss (nats)", held, "step", log_y=False, zero=False),
-    ]
-    drawn, height = panels(shown, layout={"showlegend": len(runs) <= 12})
-    return drawn, height if len(runs) <= 12 else height - 60
+    trained = [RunCurve(run, _points(run.log.training, most)) for run in runs]
+    held = [RunCurve(run, _points(run.log.validation, most)) for run in runs]
+    lines = _named if len(runs) <= NAMED else _joined
+    points = {"mode": "lines+markers", "marker": {"size": 4 if len(runs) <= NAMED else 2}}
+    return panels([
+        Panel("Training loss (nats)", lines(trained), "step", log_y=False, zero=False),
+        Panel("Held-out loss (nats)", lines(held, **points), "step", log_y=False, zero=False),
+    ])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunCurve:
+    """A run and the points of one of its curves."""
+
+    run: RunFeed
+    points: list[tuple[int, float | None]]
+
+
+def _points(records: Sequence[TrainRecord | ValidationRecord], most: int) -> list[tuple[int, float | None]]:
+    return [(record.step, _short(record.loss)) for record in _even(records, most)]
+
+
+def _named(curves: Sequence[RunCurve], **style: object) -> list[Trace]:
+    """Each run has its name in the legend."""
+    colours = scheme_colours(sorted({_scheme(each.run) for each in curves}))
+    look = {"width": 1.3, "opacity": 0.9, **style}
+    return [_line(each.points, each.run.name, colours[_scheme(each.run)], look) for each in curves]
+
+
+def _joined(curves: Sequence[RunCurve], **style: object) -> list[Trace]:
+    """One line a scheme, with a gap behind each run: two hundred lines take a browser seconds, five do not.
+
+    `runs` and `counts` are for the page, which names the run under the pointer.
+    """
+    schemes: dict[str, list[RunCurve]] = {}
+    for each in curves:
+        if each.points:
+            schemes.setdefault(_scheme(each.run), []).append(each)
+    colours = scheme_colours(sorted(schemes))
+    read = {"hovertemplate": "%{text}<br>step %{x}: %{y:.4g}<extra></extra>", "hoverlabel": {"namelength": -1}}
+    found = []
+    for scheme, own in sorted(schemes.items()):
+        points = [point for each in own for point in (*each.points, (None, None))]
+        names = {"runs": [_text(each.run.name) for each in own], "counts": [len(each.points) + 1 for each in own]}
+        look = {"width": 1, "opacity": 0.75, "connectgaps": False, **read, **names, **style}
+        found.append(_line(points, scheme, colours[scheme], look))
+    return found
+
+
+def _line(points: Sequence[tuple[object, object]], name: str, colour: str, style: Mapping[str, object]) -> Trace:
+    return line([x for x, _ in points], [y for _, y in points], _text(name), colour, **style)
 
 
 def one(run: RunFeed) -> Plain:
@@ -133,8 +170,16 @@ def _text(name: str) -> str:
     return html.escape(name)
 
 
+def _scheme(run: RunFeed) -> str:
+    """What its configuration says; before that is read, what its folder's name says."""
+    if run.facts is not None:
+        return run.facts.scheme
+    said = run.folder.name.split("-")[0]
+    return said if said in SCHEME_COLOURS else "being read"
+
+
 def _colour(run: RunFeed) -> str:
-    return scheme_colour(run.facts.scheme if run.facts is not None else run.folder.name.split("-l")[0])
+    return scheme_colour(_scheme(run))
 
 
 def _short(value: float | None) -> float | None:

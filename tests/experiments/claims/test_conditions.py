@@ -1,6 +1,6 @@
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.conditions import Learned, LongEnough
-from normlab.experiments.claims.criteria import Difference, Finding, Inside
+from normlab.experiments.claims.conditions import LongEnough, WhereLearned
+from normlab.experiments.claims.criteria import Difference, Inside, Judgement
 from normlab.experiments.claims.decide import adjust, decide
 from normlab.experiments.claims.evidence import Evidence, number
 from normlab.experiments.claims.nulls import differences
@@ -27,7 +27,7 @@ def test_short_runs_decide_nothing_in_either_direction():
 
 
 def test_networks_that_learned_nothing_decide_nothing():
-    learned = Learned(LOW, (Inside("loss", high=2.5),))
+    learned = WhereLearned(LOW, (Inside("loss", high=2.5),))
     assert verdict(learned, [2.0, 2.1, 1.9]).verdict == "refuted"
     flat = verdict(learned, [2.0, 2.1, 1.9], loss=(3.3, 3.4, 3.35))
     assert flat.verdict == "undecided"
@@ -40,12 +40,12 @@ def test_networks_that_learned_nothing_decide_nothing():
 def test_they_say_so_and_nulls_see_through_them():
     assert LONG.text().endswith("decided from 1,000 steps on")
     leaf = Difference("m", "a", "b", -1, 0.1)
-    inner = Learned(LongEnough(leaf, "steps", 10, 1.0), (Inside("loss", high=2.5),))
+    inner = WhereLearned(LongEnough(leaf, "steps", 10, 1.0), (Inside("loss", high=2.5),))
     assert "decided only where loss lies below 2.5" in inner.text()
     assert differences(Claim("000-00", "x.", "y", inner)) == [leaf]
 
 
 def test_runs_that_may_not_decide_cost_the_others_nothing():
-    clear, short = Finding((), 0.03, 0.9), Finding((), 1.0, 1.0, lacking=("steps",))
+    clear, short = Judgement((), 0.03, 0.9), Judgement((), 1.0, 1.0, lacking=("steps",))
     assert adjust({"a": clear, "b": short}) == {"a": 0.03, "b": 1.0}
-    assert adjust({"a": clear, "b": Finding((), 1.0, 1.0)})["a"] == 0.06
+    assert adjust({"a": clear, "b": Judgement((), 1.0, 1.0)})["a"] == 0.06

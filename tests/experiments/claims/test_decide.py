@@ -4,7 +4,7 @@ import statistics
 import pytest
 
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.criteria import Finding, Inside, Misprint, NotMeasured
+from normlab.experiments.claims.criteria import Inside, Judgement, Misprint, NotMeasured
 from normlab.experiments.claims.decide import adjust, decide, seeds_needed, verdict_of
 from normlab.experiments.claims.evidence import Evidence, number
 
@@ -55,7 +55,7 @@ def test_one_seed_has_no_interval():
 
 
 def test_the_clearer_side_is_corrected():
-    found = {"a": Finding((), 0.9, 0.01), "b": Finding((), 0.02, 0.99)}
+    found = {"a": Judgement((), 0.9, 0.01), "b": Judgement((), 0.02, 0.99)}
     assert adjust(found) == pytest.approx({"a": 0.02, "b": 0.02})
     assert verdict_of(found["a"], 0.02) == "refuted"
     assert verdict_of(found["b"], 0.06) == "undecided"

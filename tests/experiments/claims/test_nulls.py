@@ -4,7 +4,7 @@ import pytest
 
 from normlab.errors import InputError
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.criteria import Difference, Finding
+from normlab.experiments.claims.criteria import Difference, Judgement
 from normlab.experiments.claims.decide import adjust
 from normlab.experiments.claims.evidence import Evidence, curve, number
 from normlab.experiments.claims.nulls import column, critical, differences, null_check
@@ -68,8 +68,8 @@ def test_arms_without_a_single_event_decide_nothing():
 
 def test_the_limit_is_that_of_the_whole_page():
     """Holm's correction by the limit that is found once, against the correction of every p by itself."""
-    page = {f"000-{i:02d}": Finding((), p, 1.0) for i, p in enumerate((0.0, 0.001, 0.02, 0.4), 1)}
+    page = {f"000-{i:02d}": Judgement((), p, 1.0) for i, p in enumerate((0.0, 0.001, 0.02, 0.4), 1)}
     claim = Claim("000-00", "A is lower.", "us", Difference("m", "a", "b", -1, 0.1))
     limit = critical(claim, page)
     for p in (1e-6, 0.3 * limit, 0.99 * limit, 1.01 * limit, 0.03, 0.2):
-        assert (adjust({**page, claim.id: Finding((), p, 1.0)})[claim.id] < 0.05) == (p < limit)
+        assert (adjust({**page, claim.id: Judgement((), p, 1.0)})[claim.id] < 0.05) == (p < limit)

@@ -9,8 +9,8 @@ from normlab.experiments.compare.result import (
     LayerMeans,
     RateRow,
     SchemeRow,
-    Setting,
     SettingResult,
+    SharedSetting,
 )
 from normlab.stats import Paired, paired
 
@@ -32,8 +32,8 @@ def row(name, losses, base=None, **changes):
 
 
 def setting(*, tokens=10):
-    return Setting(depth=4, dim=8, heads=1, task={}, steps=1, tokens=tokens, batch=1, length=1, warmup=0, schedule="wsd",
-                   decay_start=0, context_free_loss=None)  # fmt: skip
+    return SharedSetting(depth=4, dim=8, heads=1, task={}, steps=1, tokens=tokens, batch=1, length=1, warmup=0,
+                         schedule="wsd", decay_start=0, context_free_loss=None)  # fmt: skip
 
 
 BASE = [2.0, 2.1, 2.2]

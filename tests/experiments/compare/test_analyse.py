@@ -6,13 +6,13 @@ import pytest
 
 from normlab.errors import InputError
 from normlab.experiments.compare.analyse import analyse, best_rate
-from normlab.experiments.runs.records import FinishedRun, Summary
+from normlab.experiments.runs.records import FinishedRun, RunSummary
 from tests.experiments.tiny import tiny
 
 
 def run(lr, seed, loss):
     status = "diverged" if loss is None else "finished"
-    return FinishedRun(Path(f"{lr}-{seed}"), tiny(lr=lr, seed=seed), Summary(status, validation=loss))
+    return FinishedRun(Path(f"{lr}-{seed}"), tiny(lr=lr, seed=seed), RunSummary(status, validation=loss))
 
 
 def test_the_rate_with_the_lowest_mean_is_chosen():

@@ -18,7 +18,7 @@ from normlab.experiments.compare.claims import (
     settle,
     stream_growth,
 )
-from normlab.experiments.compare.result import Curve
+from normlab.experiments.compare.result import LossCurve
 from normlab.experiments.runs.records import LayerRecord
 from tests.experiments.compare.rows import BASE, row
 
@@ -78,7 +78,7 @@ def test_every_claim_is_made():
         magnitude=[1.0] * 49, output=[1.0] * 48, gradient_share=[1 / 24] * 24, prune=[2.0 + k for k in range(13)]
     )
     names = ("pre_norm", "block_attn_res", "ln_scaling", "mix_norm")
-    curve = Curve([1, 2000], [2.5, 2.0], 1)
+    curve = LossCurve([1, 2000], [2.5, 2.0], 1)
     more = {
         "per_seed": {0: found, 1: found},
         "at_start": {0: found, 1: found},
@@ -96,8 +96,8 @@ def test_every_claim_is_made():
 def gaps(*, begin, end):
     """A claim about a decay from `begin` to `end` above Pre-Norm, in three seeds that differ a little."""
     none = {"per_seed": {}, "at_start": {}, "period": None}
-    curves = [Curve([1, 2000], [2.5 + begin + e, 2.0 + end], 1) for e in (0.0, 0.01, 0.02)]
-    plain = Curve([1, 2000], [2.5, 2.0], 1)
+    curves = [LossCurve([1, 2000], [2.5 + begin + e, 2.0 + end], 1) for e in (0.0, 0.01, 0.02)]
+    plain = LossCurve([1, 2000], [2.5, 2.0], 1)
     rows = {
         "post_norm": row("post_norm", BASE, curve=dict.fromkeys(range(3), curves[0]), **none),  # any other baseline
         "pre_norm": row("pre_norm", BASE, curve=dict.fromkeys(range(3), plain), **none),
@@ -146,7 +146,7 @@ def test_what_is_there_at_step_0_is_no_finding():
 
     start = {s: record(output=noisy(-2.0), magnitude=[1 / (k + 1) for k in range(49)]) for s in range(5)}
     end = {s: record(output=noisy(-2.0), magnitude=[1 / (k + 1) for k in range(49)]) for s in range(5)}
-    curve = dict.fromkeys(range(5), Curve([1, 2000], [2.5, 2.0], 1))
+    curve = dict.fromkeys(range(5), LossCurve([1, 2000], [2.5, 2.0], 1))
     flat = {s: record(output=noisy(0.0), magnitude=[1.0] * 49) for s in range(5)}
     both = {s: record(output=noisy(0.0), magnitude=[1.0] * 49) for s in range(5)}
     rows = {
@@ -173,7 +173,7 @@ def null_rows(rng, planted=0.0):
         }
 
     def curve():
-        return {s: Curve([1, 2000], [2.5 + rng.gauss(0, 0.02), 2.0 + rng.gauss(0, 0.02)], 1) for s in range(5)}
+        return {s: LossCurve([1, 2000], [2.5 + rng.gauss(0, 0.02), 2.0 + rng.gauss(0, 0.02)], 1) for s in range(5)}
 
     losses = [2.0 + rng.gauss(0, 0.02) for _ in range(5)]
     more = {"curve": curve(), "at_start": records(), "period": 3}

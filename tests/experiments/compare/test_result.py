@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from normlab.experiments.compare.result import Claim, Comparison, RunRow
-from normlab.experiments.runs.records import FinishedRun, Summary
+from normlab.experiments.compare.result import ClaimOverSeeds, Comparison, RunRow
+from normlab.experiments.runs.records import FinishedRun, RunSummary
 from normlab.stats import paired
 from tests.experiments.compare.rows import BASE, answered, row
 from tests.experiments.tiny import tiny
@@ -12,7 +12,7 @@ from tests.experiments.tiny import tiny
 
 def test_a_run_on_one_line():
     config = tiny("block_attn_res(blocks=2)", depth=3, seed=4, lr=0.5)
-    line = RunRow.of(FinishedRun(Path("x/run"), config, Summary("diverged", validation=1.0, context_free_loss=0.7)))
+    line = RunRow.of(FinishedRun(Path("x/run"), config, RunSummary("diverged", validation=1.0, context_free_loss=0.7)))
     assert (line.cell, line.scheme, line.depth, line.seed, line.lr) == ("run", "block_attn_res(blocks=2)", 3, 4, 0.5)
     assert (line.loss, line.validation, line.context_free_loss) == (None, 1.0, 0.7)
     assert line.scheme_flops_per_token == 3 * config.model.scheme.mixing_flops(config.model.frame()) > 0
@@ -20,7 +20,9 @@ def test_a_run_on_one_line():
 
 def test_a_claim_shows_values_and_tests_them_less_the_margin():
     values, margin = [0.5, 0.6, 0.7], 0.1
-    claim = Claim.of("it helps", "nats", values, test=paired([v - margin for v in values]), verdict="x", margin=margin)
+    claim = ClaimOverSeeds.of(
+        "it helps", "nats", values, test=paired([v - margin for v in values]), verdict="x", margin=margin
+    )
     assert claim.mean == pytest.approx(0.6)
     assert claim.low == pytest.approx(paired(values).low)
     assert claim.p == pytest.approx(paired([v - margin for v in values]).p)

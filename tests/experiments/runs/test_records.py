@@ -4,7 +4,14 @@ from pathlib import Path
 import pytest
 
 from normlab.errors import DamagedError, InputError
-from normlab.experiments.runs.records import FinishedRun, LengthScore, Summary, TrainRecord, ValidationRecord, read_run
+from normlab.experiments.runs.records import (
+    FinishedRun,
+    LengthScore,
+    RunSummary,
+    TrainRecord,
+    ValidationRecord,
+    read_run,
+)
 from normlab.training.record import Log
 from tests.experiments.tiny import tiny
 
@@ -16,7 +23,7 @@ RECORDS = [
 
 
 def finished(folder=Path("run"), **summary):
-    return FinishedRun(folder, tiny(seed=3, lr=0.25), Summary(**{"status": "finished", **summary}))
+    return FinishedRun(folder, tiny(seed=3, lr=0.25), RunSummary(**{"status": "finished", **summary}))
 
 
 def test_a_diverged_run_has_no_loss():
@@ -26,7 +33,7 @@ def test_a_diverged_run_has_no_loss():
 
 
 def test_scores_by_weights_and_length():
-    summary = Summary("finished", weights={"raw": {"16": {"tv": 0.1, "new": 1}, "loss": 2.0}, "ema": None})
+    summary = RunSummary("finished", weights={"raw": {"16": {"tv": 0.1, "new": 1}, "loss": 2.0}, "ema": None})
     assert summary.at_length("raw", 16) == LengthScore(tv=0.1)
     assert summary.at_length("raw", 32) == summary.at_length("ema", 16) == LengthScore()
     assert (summary.averaged("raw"), summary.averaged("ema"), summary.averaged("bema")) == (2.0, None, None)

@@ -41,7 +41,7 @@ class Exact(torch.nn.Module):
 
     def __init__(self, v, c):
         super().__init__()
-        self.made = theory.Construction(v, c)
+        self.made = theory.TightSolution(v, c)
         self.nothing = torch.nn.Parameter(torch.zeros(1))
 
     def forward(self, tokens):

@@ -55,6 +55,23 @@ def test_cut_and_grown_between_two_looks(tmp_path):
     assert steps[-1] == 29
 
 
+def test_the_newest_step_is_kept_though_a_validation_stands_behind_it(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(train(s) for s in range(1, 5001)) + '{"kind": "validation", "step": 5000, "loss": 3.0}\n')
+    tail = LogTail(path, most=100)
+    tail.read()
+    assert tail.training[-1].step == 5000
+    assert [r.step for r in tail.validation] == [5000]
+
+
+def test_a_damaged_line_in_a_long_log_costs_itself_only(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(train(s) if s % 7 else '{"kind": "train", "step": 1, \n' for s in range(1, 50)))
+    tail = LogTail(path)
+    tail.read()
+    assert [r.step for r in tail.training] == [s for s in range(1, 50) if s % 7]
+
+
 def test_garbage_is_passed_over(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(

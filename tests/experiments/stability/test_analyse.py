@@ -7,7 +7,7 @@ import pytest
 
 from normlab.experiments.stability.analyse import (
     USABLE,
-    Gain,
+    WarmupGain,
     _claim,
     _claims,
     _region,
@@ -81,10 +81,10 @@ def test_an_island_above_the_first_unstable_rate_is_not_the_region():
 )
 def test_who_needs_warm_up(scheme, gains, verdict):
     region = Region(scheme, 4, "", 50, [], 0, None, learned=True)
-    claim = _claim(region, Gain("nats", gains, USABLE))
+    claim = _claim(region, WarmupGain("nats", gains, USABLE))
     assert claim.verdict == verdict
     assert claim.values == pytest.approx(gains)
-    idle = _claim(replace(region, learned=False), Gain("nats", gains, USABLE))
+    idle = _claim(replace(region, learned=False), WarmupGain("nats", gains, USABLE))
     assert idle.verdict == "undecided"
     assert "below the loss of single tokens" in idle.reason
 

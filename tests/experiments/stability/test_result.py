@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from normlab.experiments.runs.records import FinishedRun, Summary
+from normlab.experiments.runs.records import FinishedRun, RunSummary
 from normlab.experiments.stability.result import Edges, JudgedRun, Region, WarmupLine
 from tests.experiments.tiny import tiny
 
@@ -12,7 +12,7 @@ from tests.experiments.tiny import tiny
     [("stable", True, True), ("flat", True, False), ("spike", False, False), ("nan", False, False)],
 )
 def test_what_a_verdict_means(verdict, stable, learned):
-    run = FinishedRun(Path("run"), tiny("keel", lr=0.5), Summary("finished", validation=1.0, context_free_loss=0.7))
+    run = FinishedRun(Path("run"), tiny("keel", lr=0.5), RunSummary("finished", validation=1.0, context_free_loss=0.7))
     found = JudgedRun.judged(run, verdict=verdict, gradient_spikes=2)
     assert (found.stable, found.learned) == (stable, learned)
     assert (found.scheme, found.lr, found.loss, found.gradient_spikes) == ("keel", 0.5, 1.0, 2)

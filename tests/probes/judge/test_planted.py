@@ -9,7 +9,7 @@ import pytest
 from normlab.probes.judge import rules
 from normlab.probes.judge.advice import TEXTS
 from normlab.probes.judge.outliers import outliers
-from normlab.probes.judge.verdicts import Evidence, listed
+from normlab.probes.judge.verdicts import ModelEvidence, listed
 from normlab.probes.measure.gradients import NoiseReading, PullRow
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.readings import Readings
@@ -75,7 +75,7 @@ READINGS = Readings(
     ),
 )  # fmt: skip
 ROWS = tuple(row(i) for i in range(DEPTH))
-BASE = Evidence(ROWS, summarise(ROWS), "pre_norm", causal=causal(*[0.3] * DEPTH), readings=READINGS, start=1.0)
+BASE = ModelEvidence(ROWS, summarise(ROWS), "pre_norm", causal=causal(*[0.3] * DEPTH), readings=READINGS, start=1.0)
 
 
 def layers(**changes):

@@ -2,7 +2,7 @@
 
 import math
 
-from normlab.probes.diagnosis import Diagnosis, How, Mixing
+from normlab.probes.diagnosis import Diagnosis, HowMeasured, Mixing
 from normlab.probes.inputs.losses import LossReading
 from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import LayerRow, StreamRow
@@ -24,7 +24,7 @@ def test_the_table_has_the_columns_that_were_measured_and_bars_by_size():
 
 
 def test_the_header_says_the_loss_with_its_chance_and_the_identity():
-    how = How(parameters=1_500_000, width=64, tokens=256, window=32)
+    how = HowMeasured(parameters=1_500_000, width=64, tokens=256, window=32)
     text = as_text(diagnosis(how=how, loss=LossReading("causal", 2.0, 4.5747)))
     assert "1.5M parameters, d = 64" in text
     assert "causal loss 2.000 (chance 4.575)" in text

@@ -17,6 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from normlab.schemes.ops import attend_triton as attend
 from normlab.schemes.ops import depth_triton as depth
 from normlab.schemes.ops import streams_triton as streams
 
@@ -71,16 +72,16 @@ def cases(d: int) -> list[Case]:
         Case(depth._rms_forward, {}, row, warps, 2 * per),
         Case(depth._rms_backward, {}, row | {"PAST": True}, warps, 4 * per),
         # o, b and the gain; the query is float32
-        Case(depth._merge_forward, {}, row | {"NORMED": True, "NORM": True}, warps, (3 + 2) * per),
+        Case(attend._merge_forward, {}, row | {"NORMED": True, "NORM": True}, warps, (3 + 2) * per),
         # the gradient, o, b twice, what came past, the gain; the query
-        Case(depth._merge_backward, {}, row | {"NORMED": True, "NORM": True, "PAST": True}, warps, (6 + 2) * per),
+        Case(attend._merge_backward, {}, row | {"NORMED": True, "NORM": True, "PAST": True}, warps, (6 + 2) * per),
         Case(
-            depth._attend_forward, {"logits": (REAL,) * n, "steps": (WHOLE,) * n, "sources": (HALF,) * n},
+            attend._attend_forward, {"logits": (REAL,) * n, "steps": (WHOLE,) * n, "sources": (HALF,) * n},
             row | {"N": n, "NORM": True}, warps, (n + 1) * per,
         ),
         # the sources twice (h again, then their products), of which the last is still there; past but for the first
         Case(
-            depth._attend_backward, many,
+            attend._attend_backward, many,
             row | {"N": n, "NORM": True, "LEAN": block > 4096, "PAST": (False,) + (True,) * (n - 1)},
             few, (2 * n - 1 + 2 + n - 1) * fewer + (2 + 1) * fewer * (block > 4096),
         ),

@@ -19,7 +19,7 @@ Rhs = Callable[[float, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trajectory:
     """`samples[k]`: what `observe` returned at `times[k]`; `hits[m, k]`: when watched value m first reached level k."""
 
     times: np.ndarray
@@ -48,7 +48,7 @@ def integrate(
     watch: tuple[Callable[[np.ndarray], np.ndarray], Sequence[float]] | None = None,
     settle: Callable[[np.ndarray], np.ndarray] | None = None,
     tolerance: Tolerance = Tolerance(),
-) -> Trace:
+) -> Trajectory:
     """Integrate y' = rhs from times[0] to times[-1].
 
     rhs_from(t)  the right hand side in force from t on; asked anew at each of `breaks`, where the steps end exactly
@@ -78,7 +78,7 @@ def integrate(
             crossings.update(solver)
         y = settle(solver.y) if settle else solver.y
         evaluations += solver.nfev
-    return Trace(times, samples, crossings.hits, steps, evaluations)
+    return Trajectory(times, samples, crossings.hits, steps, evaluations)
 
 
 def _solver(rhs: Rhs, left: float, y: np.ndarray, right: float, tolerance: Tolerance) -> Any:

@@ -22,7 +22,7 @@ Clock: TypeAlias = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
-class Reading:
+class SlopeReading:
     """A slope fitted over the last octave [T/2, T] of t, and how far it has moved over the last three."""
 
     value: float
@@ -37,17 +37,17 @@ def local_exponent(curve: Curve) -> Array:
     return result
 
 
-def exponent(t: Array, log_rate: Array, *, what: str = "gamma'") -> Reading:
+def exponent(t: Array, log_rate: Array, *, what: str = "gamma'") -> SlopeReading:
     """p of C / t^p."""
     return _reading(t, np.log(t), log_rate, f"the exponent of {what}", "a power law")
 
 
-def rate(t: Array, log_rate: Array, clock: Array, *, what: str = "gamma'") -> Reading:
+def rate(t: Array, log_rate: Array, clock: Array, *, what: str = "gamma'") -> SlopeReading:
     """k of C e^{-k clock(t)}."""
     return _reading(t, clock, log_rate, f"the rate of {what}", "an exponential law")
 
 
-def _reading(t: Array, x: Array, y: Array, what: str, law: str) -> Reading:
+def _reading(t: Array, x: Array, y: Array, what: str, law: str) -> SlopeReading:
     # Three octaves, not two: Peri-LN's exponent has a turning point near t = 50, where two octaves agree on 3.04.
     slopes = [-_slope(x, y, t, t[-1] / k, t[-1] * 2 / k) for k in (2, 4, 8)]
     moved = max(slopes) - min(slopes)
@@ -55,7 +55,7 @@ def _reading(t: Array, x: Array, y: Array, what: str, law: str) -> Reading:
     if not moved <= SETTLED:
         seen = ", ".join(f"{slope:.3g}" for slope in reversed(slopes))
         warning = f"{what} still moves ({seen} over three octaves): t = {t[-1]:g} is too small to read {law}"
-    return Reading(slopes[0], moved, float(t[-1]), warning)
+    return SlopeReading(slopes[0], moved, float(t[-1]), warning)
 
 
 def _slope(x: Array, y: Array, t: Array, low: float, high: float) -> float:
@@ -64,7 +64,7 @@ def _slope(x: Array, y: Array, t: Array, low: float, high: float) -> float:
 
 
 @dataclass(frozen=True)
-class Sources:
+class PredictionSources:
     """Where each prediction comes from; None where there is none."""
 
     clustering: str
@@ -84,13 +84,13 @@ class SchemeReport:
     law: str
     initial_velocity: float
     initial_velocity_theory: float | None
-    terminal: Reading
+    terminal: SlopeReading
     terminal_theory: float | None
     constant: float | None
     constant_theory: float | None
     hitting_times: Mapping[str, float | None]
     clustering: str
-    sources: Sources | None = None
+    sources: PredictionSources | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -143,7 +143,7 @@ def report(
         clustering, clustering_source = oracles.synchronises(row, n=n, beta=beta)
     except UnsupportedError:
         clustering, clustering_source = "no theorem for a scheme of your own", "-"
-    sources = Sources(
+    sources = PredictionSources(
         clustering_source,
         f"{velocity.formula} ({velocity.source})" if velocity else None,
         f"{theory.formula} ({theory.source})" if theory else None,
@@ -191,7 +191,7 @@ def law_of(row: Field) -> tuple[str, Clock | None]:
     return "clocked", lambda t: np.array([gain.integral(x) for x in np.asarray(t)])
 
 
-def _read(curve: Curve, law: str, clock: Clock | None) -> Reading:
+def _read(curve: Curve, law: str, clock: Clock | None) -> SlopeReading:
     t, v = curve.t[1:], curve.log_velocity[1:]
     if law == "power":
         return exponent(t, v)

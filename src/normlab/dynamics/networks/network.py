@@ -26,7 +26,7 @@ from normlab.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
-class Layers:
+class NetworkLayers:
     """By layer (0 is the input), of shape (schemes, seeds, depth + 1): 1 - mean cosine, mean norm, gradient norm.
 
     gradient: root mean square over tokens of |d readout / d x_l|, the readout being a random direction for each
@@ -50,7 +50,7 @@ def layers(
     *,
     step: float = 1.0,
     **changes: object,
-) -> Layers:
+) -> NetworkLayers:
     """Apply the layer maps up to t = setting.time, `step` of time per layer (weights change at integers if fresh)."""
     setting = (setting or Setting()).replace(**changes) if changes else (setting or Setting())
     fields = tuple(scheme_field(s) for s in ([schemes] if isinstance(schemes, (str, Field)) else schemes))
@@ -60,7 +60,7 @@ def layers(
         for j, seed in enumerate(setting.seeds):
             out[:, i, j] = _one(row, setting, seed, depth, step)
     times = np.arange(depth + 1) * step
-    return Layers(tuple(f.name for f in fields), times, *out)
+    return NetworkLayers(tuple(f.name for f in fields), times, *out)
 
 
 def _one(row: Field, setting: Setting, seed: int, depth: int, step: float) -> np.ndarray:

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from normlab.errors import ConfigError, UnsupportedError
-from normlab.experiments.claims.evidence import Evidence, Measurement, Setting
+from normlab.experiments.claims.evidence import Evidence, Measurement, SettingValue
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Findings:
     """What a measurement returns. `seconds`: what its runs cost, where they were finished before and only read now."""
 
     measurements: Sequence[Measurement]
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, SettingValue] = field(default_factory=dict)
     notes: Sequence[str] = ()
     seconds: float | None = None
 

@@ -17,7 +17,7 @@ import normlab
 from normlab.errors import ConfigError, InputError, unknown
 from normlab.experiments.claims.bench import affordable, carry_out, find_measure
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.criteria import Finding, NotMeasured
+from normlab.experiments.claims.criteria import Judgement, NotMeasured
 from normlab.experiments.claims.decide import VERDICTS, Decision, Verdict, decide
 from normlab.experiments.claims.evidence import Evidence, read_evidence
 from normlab.experiments.claims.ledger import ledger, pages
@@ -116,7 +116,7 @@ def claims(*, evidence: Mapping[str, Evidence] | Path | None = None, nulls: bool
     return Book(tuple(entries))
 
 
-def _entry(decision: Decision, known: Mapping[str, Evidence], page: Mapping[str, Finding], *, nulls: bool) -> Entry:
+def _entry(decision: Decision, known: Mapping[str, Evidence], page: Mapping[str, Judgement], *, nulls: bool) -> Entry:
     found = decision.evidence
     if found is None:
         return Entry(decision)

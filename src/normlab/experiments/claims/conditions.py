@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from normlab.experiments.claims.criteria import Criterion, Finding, Inside
+from normlab.experiments.claims.criteria import Criterion, Inside, Judgement
 from normlab.experiments.claims.evidence import Evidence
 
 
@@ -25,7 +25,7 @@ class LongEnough(Criterion):
     def text(self) -> str:
         return f"{self.main.text()}; decided from {self.least:,g} {self.setting} on"
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         found = self.main.judge(evidence)
         given = evidence.settings.get(self.setting)
         if isinstance(given, (int, float)) and given >= self.least:
@@ -39,7 +39,7 @@ class LongEnough(Criterion):
 
 
 @dataclass(frozen=True)
-class Learned(Criterion):
+class WhereLearned(Criterion):
     """`main`, where the networks have learned what the claim takes for granted."""
 
     main: Criterion
@@ -48,7 +48,7 @@ class Learned(Criterion):
     def text(self) -> str:
         return f"{self.main.text()}; decided only where " + "; and ".join(part.text() for part in self.conditions)
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         found = self.main.judge(evidence)
         seen = tuple(reading for part in self.conditions for reading in part.judge(evidence).readings)
         told = replace(found, beside=(*found.beside, *seen))
@@ -65,5 +65,5 @@ class Learned(Criterion):
         yield from self.main.leaves()
 
 
-def _open(found: Finding, why: str) -> Finding:
+def _open(found: Judgement, why: str) -> Judgement:
     return replace(found, p_for=1.0, p_against=1.0, misprint=False, lacking=(*found.lacking, why))

@@ -52,7 +52,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Judgement:
     """What a criterion says of the evidence; `readings` are drawn, the two p-values decide."""
 
     readings: tuple[Reading, ...]
@@ -73,7 +73,7 @@ class Criterion(ABC):
     def text(self) -> str: ...
 
     @abstractmethod
-    def judge(self, evidence: Evidence) -> Finding: ...
+    def judge(self, evidence: Evidence) -> Judgement: ...
 
     def leaves(self) -> Iterator[Criterion]:
         """The criteria that read numbers."""
@@ -95,7 +95,7 @@ class Equals(Criterion):
         unit = " times it" if self.relative else ""
         return f"every {_of(self.metric, self.arm)} is {_g(self.value)} to within {_g(self.tolerance)}{unit}"
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         reach = self.tolerance * (abs(self.value) if self.relative else 1.0)
         values = [v for row in evidence.find(self.metric, self.arm).values for v in row]
         worst = max(values, key=lambda v: math.inf if math.isnan(v) else abs(v - self.value))
@@ -118,7 +118,7 @@ class Inside(Criterion):
     def text(self) -> str:
         return f"{_of(self.metric, self.arm, self.at)} lies {_range(self.low, self.high)}, with the 95 % interval over seeds"
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         found = evidence.find(self.metric, self.arm)
         label = _of(self.metric, self.arm, self.at)
         return _single(reading(label, found.column(self.at), (self.low, self.high), exact=found.exact))
@@ -148,7 +148,7 @@ class Exponent(Criterion):
         where = "" if bounds == (-math.inf, math.inf) else f", fitted {_range(*bounds)}"
         return f"{kind} of {_of(self.metric, self.arm)}{where}"
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         found = evidence.find(self.metric, self.arm)
         slopes = self.slopes(found)
         return _single(reading(self._label(), slopes, (self.low, self.high), exact=found.exact))
@@ -219,7 +219,7 @@ class Difference(Criterion):
     def text(self) -> str:
         return f"{self._label()}, lies {_range(*self.wanted)}, with the 95 % interval over seeds"
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         first, second = evidence.find(self.metric, self.arm), evidence.find(self.metric, self.against)
         pairs = zip(first.column(self.at), second.column(self.at), strict=True)
         return _single(self.read([self.minus(a, b) for a, b in pairs], exact=first.exact and second.exact))
@@ -247,7 +247,7 @@ class Construction(Criterion):
         largest = f"the largest {_of(self.metric, self.arm)} is at most {_g(self.tolerance)}"
         return f"by construction: {largest}, and {self.test} tests it"
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         return Equals(self.metric, 0.0, self.tolerance, self.arm).judge(evidence)
 
 
@@ -261,12 +261,12 @@ class Misprint(Criterion):
     def text(self) -> str:
         return f"as printed: {self.printed.text()}; as it should be: {self.right.text()}"
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         printed, right = self.printed.judge(evidence), self.right.judge(evidence)
         if printed.p_for < 0.05:  # it holds as printed
             return printed
         readings = (*printed.readings, *right.readings)
-        return Finding(readings, max(printed.p_against, right.p_for), right.p_against, misprint=True)
+        return Judgement(readings, max(printed.p_against, right.p_for), right.p_against, misprint=True)
 
     def leaves(self) -> Iterator[Criterion]:
         yield from self.printed.leaves()
@@ -282,12 +282,12 @@ class Every(Criterion):
     def text(self) -> str:
         return "; and ".join(part.text() for part in self.parts)
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         found = [part.judge(evidence) for part in self.parts]
         readings = tuple(r for f in found for r in f.readings)
         against = min(1.0, len(found) * min(f.p_against for f in found))
         misprint = any(f.misprint for f in found)
-        return Finding(readings, max(f.p_for for f in found), against, misprint=misprint)
+        return Judgement(readings, max(f.p_for for f in found), against, misprint=misprint)
 
     def leaves(self) -> Iterator[Criterion]:
         for part in self.parts:
@@ -304,7 +304,7 @@ class Scoped(Criterion):
     def text(self) -> str:
         return self.main.text()
 
-    def judge(self, evidence: Evidence) -> Finding:
+    def judge(self, evidence: Evidence) -> Judgement:
         found = self.main.judge(evidence)
         seen = [
             Reading(f"{where}: {r.label}", r.estimate, r.low, r.high, r.wanted, r.n, r.p_for, r.p_against)
@@ -327,8 +327,8 @@ class NotMeasured(Criterion):
     def text(self) -> str:
         return self.would
 
-    def judge(self, evidence: Evidence) -> Finding:
-        return Finding((), 1.0, 1.0)
+    def judge(self, evidence: Evidence) -> Judgement:
+        return Judgement((), 1.0, 1.0)
 
 
 def arms(names: Sequence[str], part: type[Inside] | type[Equals] | type[Exponent], **options: object) -> Every:
@@ -371,8 +371,8 @@ def _certain(inside: bool) -> tuple[float, float]:
     return (0.0, 1.0) if inside else (1.0, 0.0)
 
 
-def _single(found: Reading) -> Finding:
-    return Finding((found,), found.p_for, found.p_against)
+def _single(found: Reading) -> Judgement:
+    return Judgement((found,), found.p_for, found.p_against)
 
 
 # -- words --------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Literal
 
 from normlab.experiments.claims.bench import measures
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.criteria import Finding, NotMeasured, Reading
+from normlab.experiments.claims.criteria import Judgement, NotMeasured, Reading
 from normlab.experiments.claims.evidence import Evidence, on_one_core
 from normlab.stats import Paired, holm, t_cdf, t_reach
 
@@ -31,7 +31,7 @@ class Decision:
     verdict: Verdict
     sentence: str
     would_change: str
-    finding: Finding | None = None
+    finding: Judgement | None = None
     adjusted: float | None = None
     """p after Holm's correction."""
     evidence: Evidence | None = None
@@ -60,7 +60,7 @@ def decide(claims: Sequence[Claim], evidence: Mapping[str, Evidence]) -> list[De
     ]
 
 
-def adjust(findings: Mapping[str, Finding]) -> dict[str, float]:
+def adjust(findings: Mapping[str, Judgement]) -> dict[str, float]:
     """Holm's p of each finding: of holding or of failing, whichever is clearer.
 
     A finding whose runs are too short to decide can raise no false alarm, and does not count among the tests.
@@ -70,7 +70,7 @@ def adjust(findings: Mapping[str, Finding]) -> dict[str, float]:
     return {name: found.get(name, 1.0) for name in findings}
 
 
-def verdict_of(finding: Finding, adjusted: float) -> Verdict:
+def verdict_of(finding: Judgement, adjusted: float) -> Verdict:
     if adjusted >= ALPHA:
         return "undecided"
     if finding.p_for <= finding.p_against:
@@ -78,7 +78,7 @@ def verdict_of(finding: Finding, adjusted: float) -> Verdict:
     return "refuted"
 
 
-def _decision(claim: Claim, finding: Finding | None, adjusted: float | None, evidence: Evidence | None) -> Decision:
+def _decision(claim: Claim, finding: Judgement | None, adjusted: float | None, evidence: Evidence | None) -> Decision:
     if isinstance(claim.criterion, NotMeasured):
         return Decision(
             claim, "not measured", claim.criterion.reason, f"This would decide it: {claim.criterion.would}."
@@ -102,7 +102,7 @@ def _not_run(claim: Claim) -> tuple[str, str]:
 
 
 # -- sentences ----------------------------------------------------------------------------------------------------------
-def sentence(finding: Finding) -> str:
+def sentence(finding: Judgement) -> str:
     """The numbers that decide, then those beside them."""
     shown = finding.readings[:3]
     more = len(finding.readings) - len(shown)
@@ -134,7 +134,7 @@ def wanted(r: Reading) -> str:
     return f"wanted between {_g(low)} and {_g(high)}"
 
 
-def _would_change(verdict: Verdict, finding: Finding, adjusted: float, evidence: Evidence) -> str:
+def _would_change(verdict: Verdict, finding: Judgement, adjusted: float, evidence: Evidence) -> str:
     if verdict != "undecided":
         read = {"confirmed": "leaves", "misprinted": "leaves", "refuted": "enters"}[verdict]
         lead = finding.readings[-1]
@@ -155,11 +155,11 @@ def _would_change(verdict: Verdict, finding: Finding, adjusted: float, evidence:
     return f"About {seeds:.0f} seeds in place of {_least(finding)}, if the mean stays: {cost}."
 
 
-def _least(finding: Finding) -> int:
+def _least(finding: Judgement) -> int:
     return min((r.n for r in finding.readings), default=0)
 
 
-def seeds_needed(finding: Finding, times: float = 1.0) -> float | None:
+def seeds_needed(finding: Judgement, times: float = 1.0) -> float | None:
     """How many seeds would decide if mean and spread stay; None for one seed, infinite where a mean lies on the border.
 
     `times`: the factor of Holm's correction. A mean outside its range refutes by itself; else every part must be inside.

@@ -17,7 +17,7 @@ from normlab.store import damaged, read_object
 
 SCHEMA = 1
 REMEDY = "measure it again with `normlab claims run`"
-Setting = str | int | float | bool
+SettingValue = str | int | float | bool
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Evidence:
     name: str
     measurements: tuple[Measurement, ...]
     seeds: tuple[int, ...]
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, SettingValue] = field(default_factory=dict)
     criteria: Mapping[str, str] = field(default_factory=dict)
     """For each claim that this decides, its criterion in words when it was measured."""
     command: str = ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from normlab.errors import InputError
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.criteria import Difference, Finding
+from normlab.experiments.claims.criteria import Difference, Judgement
 from normlab.experiments.claims.decide import ALPHA, adjust, verdict_of
 from normlab.experiments.claims.evidence import Evidence, Measurement
 
@@ -52,7 +52,13 @@ def differences(claim: Claim) -> list[Difference]:
 
 
 def null_check(
-    claim: Claim, leaf: Difference, *, null: Evidence, page: Mapping[str, Finding], arm_size: int, splits: int = SPLITS
+    claim: Claim,
+    leaf: Difference,
+    *,
+    null: Evidence,
+    page: Mapping[str, Judgement],
+    arm_size: int,
+    splits: int = SPLITS,
 ) -> NullCheck:
     """Split the null's seeds at random; `page` holds the findings of the claim's page, its own included or not."""
     named = [m for m in null.measurements if m.metric == leaf.metric] or list(null.measurements)
@@ -88,12 +94,12 @@ def column(found: Measurement, leaf: Difference) -> list[float]:
     return found.column(leaf.at if found.at else None)
 
 
-def critical(claim: Claim, page: Mapping[str, Finding]) -> float:
+def critical(claim: Claim, page: Mapping[str, Judgement]) -> float:
     """The p below which the claim is decided beside the rest of its page: Holm's p rises with the claim's own."""
     low, high = 0.0, ALPHA
     for _ in range(20):
         middle = (low + high) / 2
-        decided = adjust({**page, claim.id: Finding((), middle, 1.0)})[claim.id] < ALPHA
+        decided = adjust({**page, claim.id: Judgement((), middle, 1.0)})[claim.id] < ALPHA
         low, high = (middle, high) if decided else (low, middle)
     return low
 
@@ -101,5 +107,5 @@ def critical(claim: Claim, page: Mapping[str, Finding]) -> float:
 def _verdict(claim: Claim, leaf: Difference, values: list[float], limit: float) -> str:
     read = leaf.read(values)
     parts = sum(1 for _ in claim.criterion.leaves())  # a claim of several parts fails by the clearest: see `Every`
-    found = Finding((read,), read.p_for, min(1.0, parts * read.p_against))
+    found = Judgement((read,), read.p_for, min(1.0, parts * read.p_against))
     return verdict_of(found, 0.0 if min(found.p_for, found.p_against) < limit else 1.0)

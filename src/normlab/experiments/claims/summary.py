@@ -17,7 +17,7 @@ Side = Callable[[float], bool]
 
 
 @dataclass(frozen=True)
-class SummaryRow:
+class SaidAndMeasured:
     """What is said of both, what was measured, and whether the numbers lie on the stated sides (None: not measured)."""
 
     what: str
@@ -45,7 +45,7 @@ class _Row:
     pre_holds: Side
     post_holds: Side
 
-    def measured(self, known: Known) -> SummaryRow:
+    def measured(self, known: Known) -> SaidAndMeasured:
         found = known.get(self.evidence)
         pre = post = None
         if found is not None:
@@ -54,7 +54,7 @@ class _Row:
             except InputError:  # measured for another claim, without this arm
                 pre = post = None
         holds = None if pre is None or post is None else self.pre_holds(pre) and self.post_holds(post)
-        return SummaryRow(self.what, self.number, self.pre_said, pre, self.post_said, post, holds, self.claim)
+        return SaidAndMeasured(self.what, self.number, self.pre_said, pre, self.post_said, post, holds, self.claim)
 
 
 def _mean(metric: str, suffix: str = "", at: float | None = None) -> Read:
@@ -98,14 +98,14 @@ COMPARED = {"001-12": "pre above", "001-13": "pre below", "001-22": "post above"
 """Rows that say nothing of one side alone: the two numbers are compared."""
 
 
-def summary(known: Known) -> list[SummaryRow]:
+def summary(known: Known) -> list[SaidAndMeasured]:
     """The nine rows; a row without evidence has no numbers."""
     return [_compared(row.measured(known)) for row in ROWS]
 
 
-def _compared(row: SummaryRow) -> SummaryRow:
+def _compared(row: SaidAndMeasured) -> SaidAndMeasured:
     how = COMPARED.get(row.claim)
     if how is None or row.pre is None or row.post is None:
         return row
     holds = {"pre above": row.pre > row.post, "pre below": row.pre < row.post, "post above": row.post > row.pre}[how]
-    return SummaryRow(row.what, row.number, row.pre_said, row.pre, row.post_said, row.post, holds, row.claim)
+    return SaidAndMeasured(row.what, row.number, row.pre_said, row.pre, row.post_said, row.post, holds, row.claim)

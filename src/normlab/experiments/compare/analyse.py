@@ -18,15 +18,15 @@ from normlab.experiments.compare.result import (
     MARKS,
     Averaged,
     Comparison,
-    Curve,
     DecayGap,
     LayerMeans,
+    LossCurve,
     RateRow,
     RunRow,
     SchemeRow,
     SchemeRuns,
-    Setting,
     SettingResult,
+    SharedSetting,
     scheme_flops,
 )
 from normlab.experiments.compare.sentences import answer, statement
@@ -94,9 +94,9 @@ def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> t
     return result, claims(rows, config.model.depth)
 
 
-def _setting(config: RunConfig, floor: float | None) -> Setting:
+def _setting(config: RunConfig, floor: float | None) -> SharedSetting:
     model, train = config.model, config.train
-    return Setting(
+    return SharedSetting(
         depth=model.depth, dim=model.dim, heads=model.heads, task=as_row(config.task), steps=train.steps,
         tokens=train.steps * config.tokens_a_step, batch=train.batch, length=train.length,
         warmup=train.schedule.warmup, schedule=train.schedule.kind, decay_start=config.decay_start,
@@ -205,7 +205,7 @@ def _at_equal_time(own: SchemeRuns) -> float | None:
     return _mean([_interpolated(curve, curve.step[-1] / own.cost.time) for curve in own.curve.values() if curve.step])
 
 
-def _interpolated(curve: Curve, step: float) -> float | None:
+def _interpolated(curve: LossCurve, step: float) -> float | None:
     points = list(zip(curve.step, curve.loss, strict=True))
     for (a, before), (b, after) in pairwise(points):
         if a <= step <= b:
@@ -213,7 +213,7 @@ def _interpolated(curve: Curve, step: float) -> float | None:
     return points[0][1] if points and step <= points[0][0] else None
 
 
-def _crossing(curve: Curve, target: float) -> float | None:
+def _crossing(curve: LossCurve, target: float) -> float | None:
     """The first step, interpolated, at which the held-out loss is down to the target."""
     points = list(zip(curve.step, curve.loss, strict=True))
     for i, (step, loss) in enumerate(points):
@@ -225,9 +225,9 @@ def _crossing(curve: Curve, target: float) -> float | None:
     return None
 
 
-def _curve(run: FinishedRun) -> Curve:
+def _curve(run: FinishedRun) -> LossCurve:
     records = run.validation()
-    return Curve([r.step for r in records], [r.loss for r in records], run.config.decay_start)
+    return LossCurve([r.step for r in records], [r.loss for r in records], run.config.decay_start)
 
 
 def _layer_record(run: FinishedRun, mark: str) -> LayerRecord | None:

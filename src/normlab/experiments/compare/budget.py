@@ -22,11 +22,11 @@ START = 4.0  # seconds until a new worker trains: importing torch takes three of
 RUN = 0.5  # seconds to build a run and to write its checkpoints
 FORWARD = 0.45  # of a step's time: the forward pass, on the smaller batches of what is measured
 REPEATS = 3  # steps of each scheme that are timed, after one that is not
-Times = Mapping[tuple[str, int], float]
+SecondsPerStep = Mapping[tuple[str, int], float]
 """Seconds a step, by scheme and depth."""
 
 
-def settle_steps(request: CompareRequest, times: Callable[[], Times], *, workers: int) -> int:
+def settle_steps(request: CompareRequest, times: Callable[[], SecondsPerStep], *, workers: int) -> int:
     """From the tokens that are asked for, or from the time: then steps are timed (`times`) on this machine."""
     per_step = request.batch * request.length
     if request.tokens is not None:
@@ -56,7 +56,7 @@ def settle_steps(request: CompareRequest, times: Callable[[], Times], *, workers
     return low
 
 
-def total_seconds(request: CompareRequest, times: Times, steps: int, *, workers: int = 1) -> float:
+def total_seconds(request: CompareRequest, times: SecondsPerStep, steps: int, *, workers: int = 1) -> float:
     """From the timing of steps to the last run: phases one after the other, each on `workers` processes.
 
     A run takes its steps, and the forward passes of what is measured.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from normlab.experiments.compare.result import Claim, Curve, SchemeRuns
+from normlab.experiments.compare.result import ClaimOverSeeds, LossCurve, SchemeRuns
 from normlab.experiments.runs.records import LayerRecord
 from normlab.stats import Paired, gini, holm, paired
 
@@ -45,7 +45,7 @@ class Draft:
     def test(self) -> Paired:
         return paired([value - self.margin for value in self.values])
 
-    def settled(self, test: Paired) -> Claim:
+    def settled(self, test: Paired) -> ClaimOverSeeds:
         """With the test as Holm leaves it."""
         reason = ""
         if self.idle:
@@ -58,12 +58,12 @@ class Draft:
             verdict = "confirmed" if self.sign == 0 or test.mean * self.sign > 0 else "refuted"
             if verdict == "confirmed" and self.vain:
                 verdict, reason = "undecided", self.vain
-        return Claim.of(
+        return ClaimOverSeeds.of(
             self.text, self.number, self.values, test=test, verdict=verdict, reason=reason, margin=self.margin
         )
 
 
-def settle(pages: Sequence[Sequence[Draft]]) -> list[list[Claim]]:
+def settle(pages: Sequence[Sequence[Draft]]) -> list[list[ClaimOverSeeds]]:
     """The claims of each setting; all settings are on one page, and one family of tests."""
     tests = {f"{i}/{j}": draft.test for i, drafts in enumerate(pages) for j, draft in enumerate(drafts)}
     adjusted = holm(tests)
@@ -189,7 +189,7 @@ def shared_seeds(row: Row, base: Row) -> list[int]:
     return [s for s, loss in row.losses.items() if loss is not None and base.losses.get(s) is not None]
 
 
-def _gap(curve: Curve, base: Curve) -> list[tuple[int, float]]:
+def _gap(curve: LossCurve, base: LossCurve) -> list[tuple[int, float]]:
     other = dict(zip(base.step, base.loss, strict=True))
     pairs = zip(curve.step, curve.loss, strict=True)
     return [(step, loss - other[step]) for step, loss in pairs if step >= curve.decay_start and step in other]

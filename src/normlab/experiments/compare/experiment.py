@@ -39,7 +39,7 @@ from normlab.surgery.backbone.model import Backbone, check_causal
 from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import AverageConfig
 
-Arm = tuple[str, int]  # scheme, depth
+SchemeAtDepth = tuple[str, int]  # scheme, depth
 TUNING = "tuning/"  # where tuning runs lie that are shorter than the others
 
 
@@ -59,7 +59,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
                     check_causal(Backbone(config.model))
 
     def settle(self, request: CompareRequest, executor: Executor) -> Settled:
-        def times() -> Mapping[Arm, float]:
+        def times() -> Mapping[SchemeAtDepth, float]:
             runs = {arm: run_of(request, arm, lr=1e-4, seed=0, steps=10) for arm in _arms(request)}
             return time_steps(runs, executor.device)
 
@@ -121,7 +121,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
 EXPERIMENT = Compare()
 
 
-def run_of(request: CompareRequest, arm: Arm, *, lr: float, seed: int, steps: int) -> RunConfig:
+def run_of(request: CompareRequest, arm: SchemeAtDepth, *, lr: float, seed: int, steps: int) -> RunConfig:
     scheme, depth = arm
     # Shares of so few steps round to nothing: one step of warm-up is the least.
     warmup = min(steps, max(1, round(request.warmup * steps))) if request.warmup > 0 else 0
@@ -166,11 +166,11 @@ def _backbone_note(request: CompareRequest) -> str:
     )
 
 
-def _arms(request: CompareRequest) -> list[Arm]:
+def _arms(request: CompareRequest) -> list[SchemeAtDepth]:
     return [(scheme, depth) for depth in request.depths for scheme in request.schemes]
 
 
-def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple[Arm, list[float]]]:
+def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple[SchemeAtDepth, list[float]]]:
     """The rates to run: the grid first, then one more on the side where the best lies at the end of it."""
     if round_ == 0:
         for arm in _arms(request):
@@ -194,9 +194,9 @@ def _tuning_note(request: CompareRequest) -> str:
     )
 
 
-def _tuned(request: CompareRequest, folder: Path) -> dict[Arm, list[FinishedRun]]:
+def _tuned(request: CompareRequest, folder: Path) -> dict[SchemeAtDepth, list[FinishedRun]]:
     """The finished tuning runs of each scheme and depth; what failed is missing."""
-    found: dict[Arm, list[FinishedRun]] = {}
+    found: dict[SchemeAtDepth, list[FinishedRun]] = {}
     if request.tuned_apart:
         places = sorted(path.parent for path in (folder / TUNING).glob("*/config.yaml"))
         runs = [run for place in places if (run := read_run(place)) is not None]

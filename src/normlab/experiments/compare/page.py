@@ -7,7 +7,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from normlab.experiments.compare.result import MARKS, Claim, Comparison, Curve, LayerMeans, SchemeRow, SettingResult
+from normlab.experiments.compare.result import (
+    MARKS,
+    ClaimOverSeeds,
+    Comparison,
+    LayerMeans,
+    LossCurve,
+    SchemeRow,
+    SettingResult,
+)
 from normlab.experiments.runs.records import Gaps
 from normlab.report import Page
 from normlab.report.colours import THEORY, scheme_colours
@@ -214,7 +222,7 @@ def _training(page: Page, setting: SettingResult, tag: str) -> None:
         )
 
 
-def _curves(curves: Mapping[int, Curve], name: str, colour: str) -> list[Trace]:
+def _curves(curves: Mapping[int, LossCurve], name: str, colour: str) -> list[Trace]:
     return [line(c.step, c.loss, name, colour, width=1.5) for c in curves.values()]
 
 
@@ -352,7 +360,7 @@ def _downloads(page: Page, rows: Sequence[SchemeRow], slug: str) -> None:
         page.csv(mixing, name=f"mixing{slug}", caption="the depth-mixing matrices at the end of training")
 
 
-def claim_row(claim: Claim) -> Line:
+def claim_row(claim: ClaimOverSeeds) -> Line:
     reach = "" if claim.low is None else f" ({show(claim.low)} to {show(claim.high)})"
     reason = f"; {claim.reason}" if claim.reason else ""
     return {

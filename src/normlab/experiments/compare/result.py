@@ -76,7 +76,7 @@ class RateRow:
 
 
 @dataclass(frozen=True)
-class Curve:
+class LossCurve:
     """The held-out loss while training."""
 
     step: list[int]
@@ -139,7 +139,7 @@ class SchemeRuns:
     parameters: int
     scheme_parameters: int | None
     flops_per_token: float
-    curve: Mapping[int, Curve]
+    curve: Mapping[int, LossCurve]
     layers: Mapping[str, LayerMeans]
     per_seed: Mapping[int, LayerRecord | None]
     law: list[float | tuple[float, float] | None]
@@ -171,7 +171,7 @@ class SchemeRow(SchemeRuns):
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimOverSeeds:
     """A claim of the field: a number over seeds, and whether it confirms what is claimed."""
 
     claim: str
@@ -198,7 +198,7 @@ class Claim:
         verdict: str,
         reason: str = "",
         margin: float = 0.0,
-    ) -> Claim:
+    ) -> ClaimOverSeeds:
         """`test` is of the values less the margin; what is shown is not."""
         mean, low, high = (None if v is None else v + margin for v in (test.mean, test.low, test.high))
         return cls(
@@ -207,7 +207,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SharedSetting:
     """What the compared runs share."""
 
     depth: int
@@ -245,11 +245,11 @@ class Setting:
 class SettingResult:
     """One setting: its table, what each scheme's numbers support, the claims, the answer."""
 
-    setting: Setting
+    setting: SharedSetting
     baseline: str
     schemes: list[SchemeRow]
     statements: Mapping[str, str]
-    claims: list[Claim]
+    claims: list[ClaimOverSeeds]
     answer: list[str]
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from normlab.experiments.compare.result import SchemeRow, Setting
+from normlab.experiments.compare.result import SchemeRow, SharedSetting
 from normlab.experiments.timing import RelativeCost
 from normlab.stats import Paired
 
@@ -80,7 +80,7 @@ def _learning_note(row: SchemeRow) -> str:
     return " It did not get below the loss of single tokens: it learned frequencies, at most."
 
 
-def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
+def answer(setting: SharedSetting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     """Three sentences: what is best, what is established, what it costs."""
     alive = [row for row in rows if row.mean is not None]
     own = "" if setting.architecture is None else f"{setting.architecture}, "
@@ -120,7 +120,7 @@ def answer(setting: Setting, rows: Sequence[SchemeRow], base: str) -> list[str]:
     return [one, two, _cost(alive, base)]
 
 
-def _nothing_learned(setting: Setting, first: SchemeRow, where: str) -> str:
+def _nothing_learned(setting: SharedSetting, first: SchemeRow, where: str) -> str:
     floor = "" if setting.context_free_loss is None else f" of {setting.context_free_loss:.4f}"
     return (
         f"Nothing was learned: at {where}, no scheme got below the loss{floor} of single tokens, so this comparison ranks "

@@ -39,7 +39,7 @@ class CheckedClaim:
 
 
 @dataclass(frozen=True)
-class LengthRow:
+class LawRow:
     """A trained model at one length. `plain_law`: gap x s / gap_1, which is 1 without a norm; `norm_law`: gap / the law
     with one, brought to gap_1."""
 
@@ -63,7 +63,7 @@ class Examined:
 
     scheme: str
     weights: str
-    lengths: list[LengthRow]
+    lengths: list[LawRow]
     findings: list[str]
 
 
@@ -80,13 +80,13 @@ def verify(v: int) -> list[CheckedClaim]:
     gaps = torch.rand(v, generator=generator, dtype=F64) * 3 + 0.5
     for s in range(1, v):
         tokens = ground.sample(32, s, torch.Generator().manual_seed(s)).tokens
-        plain = theory.Construction(v, c).logits(tokens)
+        plain = theory.TightSolution(v, c).logits(tokens)
         found, imbalance = theory.balance(plain, tokens)
         note("construction is balanced at d = v - 1", float(imbalance.max()))
         note("gap is c / s", float((found - theory.gap(s, c)).abs().max()))
         tv = 0.5 * (plain.softmax(-1) - ground.law(tokens)[:, -1]).abs().sum(-1)
         note("TV(s) = s e^(-c/s) / (s e^(-c/s) + v - s)", float((tv - theory.total_variation(s, v, c / s)).abs().max()))
-        found, _ = theory.balance(theory.Construction(v, c, gain=gain).logits(tokens), tokens)
+        found, _ = theory.balance(theory.TightSolution(v, c, gain=gain).logits(tokens), tokens)
         note(
             "with a norm: gap is g sqrt(v (v-1) / (s (v-s)))",
             float((found - theory.gap_with_norm(s, v, gain)).abs().max()),
@@ -101,7 +101,7 @@ def verify(v: int) -> list[CheckedClaim]:
         first = precision.lost_from(c, dtype)
         seen = [precision.resolved(c / s, dtype) for s in (0.99 * first, first)]  # torch rounds to half twice
         note("without one, rounding beside 1 leaves nothing from s = 4c/eps on", float(seen != [True, False]))
-    rank = int(torch.linalg.matrix_rank(theory.Construction(v, c).logits(torch.arange(v)[:, None])))
+    rank = int(torch.linalg.matrix_rank(theory.TightSolution(v, c).logits(torch.arange(v)[:, None])))
     note("length-1 logits have rank v - 1, the least possible", float(abs(rank - (v - 1))))
     if v > 3:
         skip = theory.skip_counterexample(v)
@@ -127,13 +127,13 @@ def examine(folder: Path, weights: str = "raw") -> Examined:
             found.append((s, gap.mean().item(), spread, entropy(attention).mean().item() if s > 1 else None))
     first, law = found[0][1], [float(theory.gap_with_norm(s, v, 1.0)) for s, *_ in found]
     lengths = [
-        LengthRow(s, gap, spread, flatness, gap * s / first, gap / (value / law[0] * first))
+        LawRow(s, gap, spread, flatness, gap * s / first, gap / (value / law[0] * first))
         for (s, gap, spread, flatness), value in zip(found, law, strict=True)
     ]
     return Examined(config.model.scheme.name, weights, lengths, _findings(lengths))
 
 
-def _findings(lengths: Sequence[LengthRow]) -> list[str]:
+def _findings(lengths: Sequence[LawRow]) -> list[str]:
     entropies = [row.entropy for row in lengths if row.entropy is not None]
     imbalance = max(row.imbalance for row in lengths)
     plain = max(abs(row.plain_law - 1) for row in lengths)

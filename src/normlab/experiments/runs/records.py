@@ -63,7 +63,7 @@ class LengthScore:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """summary.json. Older ones lack some of it, runs on several processes too."""
 
     status: str
@@ -110,7 +110,7 @@ class FinishedRun:
 
     folder: Path
     config: RunConfig
-    summary: Summary
+    summary: RunSummary
 
     @property
     def name(self) -> str:
@@ -171,9 +171,9 @@ def read_run(folder: str | Path) -> FinishedRun | None:
     if found is None:
         return None
     source = repr(str(Path(folder) / "summary.json"))
-    return FinishedRun(Path(folder), load(folder), pick(Summary, found, source=source))
+    return FinishedRun(Path(folder), load(folder), pick(RunSummary, found, source=source))
 
 
 __all__ = [
-    "WEIGHTS", "FinishedRun", "LayerRecord", "LengthScore", "Summary", "TrainRecord", "ValidationRecord", "read_run",
+    "WEIGHTS", "FinishedRun", "LayerRecord", "LengthScore", "RunSummary", "TrainRecord", "ValidationRecord", "read_run",
 ]  # fmt: skip

@@ -7,6 +7,8 @@ checkpoint, is read anew from where the steps repeat. Nothing here raises for wh
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -47,7 +49,7 @@ class LogTail:
             found = self.path.stat()
             if (found.st_ino, found.st_size) == (self._inode, self.offset):
                 return False
-            with open(self.path, "rb") as file:
+            with open(self.path, "rb", buffering=0) as file:
                 if found.st_ino != self._inode or found.st_size < self.offset or not self._at_a_line(file.fileno()):
                     self._forget(found.st_ino)
                 file.seek(self.offset)
@@ -61,8 +63,6 @@ class LogTail:
         return whole > 0
 
     def _at_a_line(self, handle: int) -> bool:
-        import os
-
         return self.offset == 0 or os.pread(handle, 1, self.offset - 1) == b"\n"
 
     def _forget(self, inode: int) -> None:
@@ -70,11 +70,12 @@ class LogTail:
         self.offset, self._inode, self._stride = 0, inode, 1
 
     def _take(self, block: bytes) -> None:
-        many = block.count(b"\n") > 4 * self.most  # a long log that is seen for the first time
+        count = _lines(block)
+        many = count > 4 * self.most  # a long log that is seen for the first time
         lines = _sample(block, self.most) if many else block.split(b"\n")
         trained = [line for line in lines if b'"train"' in line[:24]]
         kept = trained if many else [*trained[:: self._stride], *([trained[-1]] if trained else [])]
-        self._stride = max(self._stride, -(-block.count(b"\n") // self.most))
+        self._stride = max(self._stride, -(-count // self.most))
         _extend(self.training, _records(kept, TrainRecord))
         rest = [line for line in lines if b'"train"' not in line[:24]]
         _extend(self.validation, _records([line for line in rest if b'"validation"' in line[:24]], ValidationRecord))
@@ -82,6 +83,12 @@ class LogTail:
         _thin(self.training, self.most)
         _thin(self.validation, self.most)
         _thin(self.layers, LOOKS)
+
+
+def _lines(block: bytes) -> int:
+    """About how many: its beginning says how long they are."""
+    head = block[: 16 << 10]
+    return head.count(b"\n") * len(block) // max(1, len(head))
 
 
 def _sample(block: bytes, most: int) -> list[bytes]:
@@ -93,24 +100,39 @@ def _sample(block: bytes, most: int) -> list[bytes]:
 
     found = [line(len(block) * part // most) for part in range(most)]
     found = [each for each in found if b'"train"' in each[:24]]
-    for kind in (b'"kind": "validation"', b'"kind": "layers"'):
+    for kind in (b'"validation"', b'"layers"'):
         at = block.find(kind)
         while at >= 0:
             found.append(line(at))
             at = block.find(kind, at + 1)
-    last = block[block.rfind(b"\n") + 1 :]
-    return [*found, last]
+    newest = block.rfind(b'"train"')  # behind it may stand a validation
+    return [*found, *([line(newest)] if newest >= 0 else [])]
 
 
 def _records(lines: list[bytes], kind: type[Record]) -> list[Record]:
     found = []
-    for line in lines:
+    for values in _parsed(lines):
         try:
-            record = pick(kind, json.loads(line), source="a log")
-        except (ValueError, RecursionError, InputError):
+            record = pick(kind, values, source="a log")
+        except InputError:
             continue
         if isinstance(record.step, int):
             found.append(record)
+    return found
+
+
+def _parsed(lines: list[bytes]) -> list[object]:
+    """All of them at once, which is four times as fast; one by one where one is damaged."""
+    try:
+        whole: list[object] = json.loads(b"[%s]" % b",".join(lines))
+        if len(whole) == len(lines):  # a damaged line may hold two values, or none
+            return whole
+    except (ValueError, RecursionError):
+        pass
+    found = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from normlab.errors import InputError
-from normlab.experiments.compare.result import Claim
+from normlab.experiments.compare.result import ClaimOverSeeds
 from normlab.experiments.runs.records import FinishedRun
 from normlab.experiments.stability.result import Bracket, Edges, JudgedRun, Point, Region, StabilityMap, WarmupLine
 from normlab.stats import paired
@@ -199,7 +199,7 @@ def _show(value: float | None) -> str:
 
 # -- the claim: Post-Norm needs warm-up at depth and Pre-Norm does not, by three numbers --------------------------------
 @dataclass(frozen=True)
-class Gain:
+class WarmupGain:
     """What the most warm-up gives over none, by one of the three numbers.
 
     `blur`: how exactly it is known. `bounded`: for some seed only a bound is. `margin`: above it warm-up is needed, below
@@ -213,7 +213,7 @@ class Gain:
     bounded: bool = False
 
 
-def _claims(regions: Sequence[Region]) -> list[Claim]:
+def _claims(regions: Sequence[Region]) -> list[ClaimOverSeeds]:
     found = []
     for region in regions:
         first, last = region.warmups[0], region.warmups[-1]
@@ -222,7 +222,7 @@ def _claims(regions: Sequence[Region]) -> list[Claim]:
     return found
 
 
-def _gains(first: WarmupLine, last: WarmupLine) -> list[Gain]:
+def _gains(first: WarmupLine, last: WarmupLine) -> list[WarmupGain]:
     what = "octaves by which the most warm-up raises"
     best = "nats by which the most warm-up lowers the best loss"
     pairs = {seed: (loss, last.best_per_seed.get(seed)) for seed, loss in first.best_per_seed.items()}
@@ -230,20 +230,20 @@ def _gains(first: WarmupLine, last: WarmupLine) -> list[Gain]:
     return [
         _octaves(f"{what} the highest rate that learns", first, last, first.learning_edges, last.learning_edges),
         _octaves(f"{what} the stable edge", first, last, first.stable_edges, last.stable_edges),
-        Gain(best, nats, USABLE),
+        WarmupGain(best, nats, USABLE),
     ]
 
 
-def _octaves(number: str, first: WarmupLine, last: WarmupLine, without: Edges, with_: Edges) -> Gain:
+def _octaves(number: str, first: WarmupLine, last: WarmupLine, without: Edges, with_: Edges) -> WarmupGain:
     before, after = without.bounded(first.lowest), with_.bounded(last.lowest)
     nowhere = set(without.none) & set(with_.none)
     pairs = [(before[s], after.get(s)) for s in before if s not in nowhere]
     values = [math.log2(b / a) for a, b in pairs if a is not None and b is not None]
     # Edges are known up to their brackets only: a gain must exceed those, and "no gain" must hold at their far end.
-    return Gain(number, values, 1.0, max(without.octaves, with_.octaves), bool(without.none or with_.none))
+    return WarmupGain(number, values, 1.0, max(without.octaves, with_.octaves), bool(without.none or with_.none))
 
 
-def _claim(region: Region, gain: Gain) -> Claim:
+def _claim(region: Region, gain: WarmupGain) -> ClaimOverSeeds:
     test, needs = paired(gain.values), NEEDS[region.name]
     helps = test.significant and test.low is not None and test.low > max(gain.margin, gain.blur)
     useless = test.high is not None and test.high + gain.blur < gain.margin and not gain.bounded
@@ -253,4 +253,4 @@ def _claim(region: Region, gain: Gain) -> Claim:
     where = f"at {region.depth} layers, in {region.steps} steps{region.which}"
     text = f"{region.scheme} {'needs' if needs else 'does not need'} warm-up {where}"
     reason = "" if region.learned else "no run got below the loss of single tokens"
-    return Claim.of(text, gain.number, gain.values, test=test, verdict=outcome, reason=reason)
+    return ClaimOverSeeds.of(text, gain.number, gain.values, test=test, verdict=outcome, reason=reason)

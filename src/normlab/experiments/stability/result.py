@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from normlab.experiments.compare.result import Claim, RunRow
+from normlab.experiments.compare.result import ClaimOverSeeds, RunRow
 from normlab.experiments.runs.records import FinishedRun
 from normlab.results import Result
 
@@ -119,7 +119,7 @@ class StabilityMap(Result):
     notes: list[str]
     criteria: Mapping[str, str]
     regions: list[Region]
-    claims: list[Claim]
+    claims: list[ClaimOverSeeds]
     statements: list[str]
     cells: list[JudgedRun]
     kind: str = "stability"

@@ -21,7 +21,7 @@ SAMPLE = Path(__file__).parent / "data" / "sample.txt"
 def read_text(path: str | Path | None) -> str:
     """A text file, or the sample that ships with the package (The Devil's Dictionary, 1911, public domain).
 
-    Of a long file the beginning (`Limits.sample_bytes`): windows are cut from there.
+    Of a long file the beginning (`InputLimits.sample_bytes`): windows are cut from there.
     """
     place = SAMPLE if path is None else Path(path)
     text = files.read_text(place, what="the text", most=LIMITS.sample_bytes, cut=True)

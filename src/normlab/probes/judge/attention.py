@@ -6,12 +6,12 @@ import math
 from collections import defaultdict
 
 from normlab.probes.judge.outliers import outliers
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, normal, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.table import HeadRow, column
 
 
-def sees_the_future(f: Evidence) -> Verdict | None:
+def sees_the_future(f: ModelEvidence) -> Verdict | None:
     said = f.readings.output
     if said is None or said.leak is None or not said.leak > LIMITS.leak + 3 * (said.repeat or 0.0):
         return None
@@ -21,7 +21,7 @@ def sees_the_future(f: Evidence) -> Verdict | None:
     return verdict("sees_the_future", "bad", title, value=100 * said.leak, limit=100 * LIMITS.leak)
 
 
-def wrong_mask(f: Evidence) -> Verdict | None:
+def wrong_mask(f: ModelEvidence) -> Verdict | None:
     """A layer that sees less than it should: a window that nobody asked for, or one side of the text only."""
     said = f.readings.output
     masked = said is not None and said.kind == "masked"
@@ -45,7 +45,7 @@ def wrong_mask(f: Evidence) -> Verdict | None:
     return verdict("wrong_mask", "bad", title, value=worst.back + 1, limit=worst.window or worst.length, layers=layers)
 
 
-def twin_heads(f: Evidence) -> Verdict | None:
+def twin_heads(f: ModelEvidence) -> Verdict | None:
     """Two heads of a layer that add the same, in one layer in three at most: elsewhere it is a design."""
     found = [row for row in f.readings.heads if (row.twin_cosine or 0.0) > LIMITS.twin]
     layers = tuple(sorted({row.layer for row in found}))
@@ -59,7 +59,7 @@ def twin_heads(f: Evidence) -> Verdict | None:
     return verdict("twin_heads", "warn", title, value=value, limit=LIMITS.twin, layers=layers)
 
 
-def attention_outlier(f: Evidence) -> Verdict | None:
+def attention_outlier(f: ModelEvidence) -> Verdict | None:
     """One layer that looks at one place, or at all alike, among layers that do neither."""
     entropy = column(f.rows, lambda row: row.entropy)
     sharp = outliers(entropy, least=LIMITS.entropy, high=False, kinds=f.kinds)
@@ -75,7 +75,7 @@ def attention_outlier(f: Evidence) -> Verdict | None:
     return verdict("attention_outlier", "warn", title, value=value, limit=LIMITS.entropy, layers=layers)
 
 
-def head_outlier(f: Evidence) -> Verdict | None:
+def head_outlier(f: ModelEvidence) -> Verdict | None:
     """A head that writes far less or far more than the others of its layer."""
     layers: dict[int, list[HeadRow]] = defaultdict(list)
     for row in f.readings.heads:
@@ -101,7 +101,7 @@ def head_outlier(f: Evidence) -> Verdict | None:
     return verdict("head_outlier", "warn", title, value=value, limit=LIMITS.head_high, layers=odd)
 
 
-def attention_dispersion(f: Evidence) -> Verdict | None:
+def attention_dispersion(f: ModelEvidence) -> Verdict | None:
     entropy = column(f.rows, lambda row: row.entropy)
     layers = tuple(i for i, value in enumerate(entropy) if value > LIMITS.uniform)
     exponent = f.summary.max_weight_exponent
@@ -117,7 +117,7 @@ def attention_dispersion(f: Evidence) -> Verdict | None:
     return verdict("attention_dispersion", severity, title, value=value, limit=limit, layers=layers, normal=usual)
 
 
-def attention_sinks(f: Evidence) -> Verdict | None:
+def attention_sinks(f: ModelEvidence) -> Verdict | None:
     masses = column(f.rows, lambda row: row.sink_mass)
     layers = tuple(i for i, value in enumerate(masses) if value > LIMITS.sink)
     if len(layers) < max(1, 0.25 * len(finite(masses))):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from normlab.probes.judge.outliers import Outlier, outliers
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, normal, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
 from normlab.probes.measure.summary import median
 from normlab.probes.measure.table import column, kinds, ratios
 
 
-def dead_branches(f: Evidence) -> Verdict | None:
+def dead_branches(f: ModelEvidence) -> Verdict | None:
     found: list[tuple[int, str, float]] = []
     for kind in kinds(f.rows):
         sizes = ratios(f.rows, kind)
@@ -27,7 +27,7 @@ def dead_branches(f: Evidence) -> Verdict | None:
     return verdict("dead_branches", "bad", title, value=value, limit=LIMITS.dead, layers=layers, normal=usual_text)
 
 
-def _unlike(f: Evidence, *, low: bool) -> list[tuple[str, Outlier]]:
+def _unlike(f: ModelEvidence, *, low: bool) -> list[tuple[str, Outlier]]:
     """Branches that add more (or less) than those of the layers around, relative to the stream and in size."""
     found = []
     for kind in kinds(f.rows):
@@ -39,7 +39,7 @@ def _unlike(f: Evidence, *, low: bool) -> list[tuple[str, Outlier]]:
     return sorted(found, key=lambda item: -item[1].fold)
 
 
-def oversized_branch(f: Evidence) -> Verdict | None:
+def oversized_branch(f: ModelEvidence) -> Verdict | None:
     # Layer 0 turns a small embedding into the stream, so its ratio is large in healthy models.
     found = [(kind, each) for kind, each in _unlike(f, low=False) if each.layer > 0]
     if not found:
@@ -53,7 +53,7 @@ def oversized_branch(f: Evidence) -> Verdict | None:
     )
 
 
-def undersized_branch(f: Evidence) -> Verdict | None:
+def undersized_branch(f: ModelEvidence) -> Verdict | None:
     found = _unlike(f, low=True)
     if not found:
         return None
@@ -66,7 +66,7 @@ def undersized_branch(f: Evidence) -> Verdict | None:
     )
 
 
-def pre_norm_dilution(f: Evidence) -> Verdict | None:
+def pre_norm_dilution(f: ModelEvidence) -> Verdict | None:
     early, late = f.summary.early_contribution, f.summary.late_contribution
     if f.placement.startswith("post_norm") or not (late < LIMITS.dilution and late < 0.5 * early) or len(f.rows) < 4:
         return None

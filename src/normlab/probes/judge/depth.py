@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from normlab.probes.judge.outliers import outliers
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, normal, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
 from normlab.probes.judge.weights.columns import layers_of, odd_layers
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.skips import SkipReport, reach
@@ -13,7 +13,7 @@ from normlab.probes.measure.summary import layer_gradients, median
 from normlab.stats import spearman
 
 
-def gradient_imbalance(f: Evidence) -> Verdict | None:
+def gradient_imbalance(f: ModelEvidence) -> Verdict | None:
     """Layer 0 is left out: it turns a small embedding into the stream, and gets most of the gradient."""
     gradients = layer_gradients(f.rows)
     known = [(i, g) for i, g in enumerate(gradients) if i > 0 and math.isfinite(g) and g > 0]
@@ -40,7 +40,7 @@ def _errors(causal: SkipReport) -> list[float]:
     return [0.0 if math.isnan(error) else reach(causal.batches) * error for error in causal.error]
 
 
-def harmful_layers(f: Evidence) -> Verdict | None:
+def harmful_layers(f: ModelEvidence) -> Verdict | None:
     """The loss falls without the layer: it works against the others."""
     causal = f.causal
     if causal is None or not causal.learnt > 0:
@@ -57,7 +57,7 @@ def harmful_layers(f: Evidence) -> Verdict | None:
     return verdict("harmful_layers", "bad", title, value=-value, limit=limit, layers=layers, normal=usual)
 
 
-def wasted_layers(f: Evidence) -> Verdict | None:
+def wasted_layers(f: ModelEvidence) -> Verdict | None:
     """The loss hardly changes without the layer, in either direction."""
     causal = f.causal
     if causal is None or not causal.informative:
@@ -83,7 +83,7 @@ def wasted_layers(f: Evidence) -> Verdict | None:
     return verdict("wasted_layers", "note", what, value=value, limit=limit, layers=layers, normal=usual)
 
 
-def better_changed(f: Evidence) -> Verdict | None:
+def better_changed(f: ModelEvidence) -> Verdict | None:
     """Something undone on trial lowers the loss: what was undone had happened."""
     said = f.readings.output
     if said is None:
@@ -107,7 +107,7 @@ def better_changed(f: Evidence) -> Verdict | None:
     )
 
 
-def gradient_outlier(f: Evidence) -> Verdict | None:
+def gradient_outlier(f: ModelEvidence) -> Verdict | None:
     """A matrix at which the loss pulls far harder than at the same one of the layers around."""
     said = f.readings.output
     if said is None or said.loss > LIMITS.grown * said.frequencies:
@@ -138,7 +138,7 @@ def gradient_outlier(f: Evidence) -> Verdict | None:
     )
 
 
-def _massive_ends(f: Evidence) -> set[int]:
+def _massive_ends(f: ModelEvidence) -> set[int]:
     """The layers in which massive activations appear, and those behind which they are gone."""
     massive = [(row.massive or 0.0) > 0 for row in f.rows]
     return {i for i in range(1, len(massive)) if massive[i] != massive[i - 1]} | (
@@ -146,7 +146,7 @@ def _massive_ends(f: Evidence) -> set[int]:
     )
 
 
-def coherent_gradients(f: Evidence) -> Verdict | None:
+def coherent_gradients(f: ModelEvidence) -> Verdict | None:
     """Batches agree on how to change a model that was trained: it was damaged afterwards, or the text is not of its kind."""
     said, noise = f.readings.output, f.readings.noise
     if said is None or noise is None or not noise.high < (limit := _least_noise(said)):
@@ -178,7 +178,7 @@ def _least_noise(said: OutputReading) -> float:
     return limit * (1 - LIMITS.coherent_fall * age)
 
 
-def _most_coherent(f: Evidence) -> str:
+def _most_coherent(f: ModelEvidence) -> str:
     """The name of the matrix on which batches agree most, over all layers."""
     sums: dict[str, tuple[float, float]] = {}
     names = {row.name for row in f.readings.matrices if not row.name.endswith("bias")}

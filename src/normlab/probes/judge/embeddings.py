@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, verdict
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.weights import EmbeddingReading
 
@@ -12,7 +12,7 @@ from normlab.probes.measure.weights import EmbeddingReading
 UNBOUNDED = ("pre_norm", "peri_norm", "res_norm")
 
 
-def embedding_scale(f: Evidence) -> Verdict | None:
+def embedding_scale(f: ModelEvidence) -> Verdict | None:
     """An embedding that drowns the branches, or drowns in the first of them."""
     sizes = finite([branch.norm for row in f.rows for branch in row.branches])
     if not sizes or not f.start or f.placement.startswith("post_norm"):
@@ -25,7 +25,7 @@ def embedding_scale(f: Evidence) -> Verdict | None:
     return verdict("embedding_scale", "warn", title, value=times, limit=LIMITS.embedding)
 
 
-def embedding_rows(f: Evidence) -> Verdict | None:
+def embedding_rows(f: ModelEvidence) -> Verdict | None:
     return _rows(f.readings.embedding, "the embeddings") or _rows(f.readings.head, "the rows of the head")
 
 
@@ -47,7 +47,7 @@ def _rows(read: EmbeddingReading | None, what: str) -> Verdict | None:
     return None
 
 
-def positions(f: Evidence) -> Verdict | None:
+def positions(f: ModelEvidence) -> Verdict | None:
     read = f.readings.embedding
     if read is not None and read.positions is not None and read.positions > LIMITS.share:
         title = f"{100 * read.positions:.3g} % of the first rows of the table of positions are zero, or nearly"
@@ -59,7 +59,7 @@ def positions(f: Evidence) -> Verdict | None:
     return verdict("positions", "bad", title, value=times, limit=math.exp(LIMITS.rotary))
 
 
-def final_norm(f: Evidence) -> Verdict | None:
+def final_norm(f: ModelEvidence) -> Verdict | None:
     """The last gain sets how sharp predictions are; what is odd there shows in how sure the model is."""
     said = f.readings.output
     if said is not None and said.normed is False and f.placement.split(",")[0] in UNBOUNDED:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, verdict
 
 
-def worse_than_chance(f: Evidence) -> Verdict | None:
+def worse_than_chance(f: ModelEvidence) -> Verdict | None:
     """A model that knows nothing scores chance; to do worse it must be sure of wrong answers."""
     said = f.readings.output
     if said is None or not said.chance or not said.loss > LIMITS.worse * said.chance:
@@ -14,7 +14,7 @@ def worse_than_chance(f: Evidence) -> Verdict | None:
     return verdict("worse_than_chance", "bad", title, value=said.loss, limit=LIMITS.worse * said.chance)
 
 
-def at_chance(f: Evidence) -> Verdict | None:
+def at_chance(f: ModelEvidence) -> Verdict | None:
     said = f.readings.output
     if said is None or not said.chance or not LIMITS.chance * said.chance < said.loss <= LIMITS.worse * said.chance:
         return None
@@ -22,7 +22,7 @@ def at_chance(f: Evidence) -> Verdict | None:
     return verdict("at_chance", "warn", title, value=said.loss, limit=LIMITS.chance * said.chance)
 
 
-def hardly_trained(f: Evidence) -> Verdict | None:
+def hardly_trained(f: ModelEvidence) -> Verdict | None:
     said = f.readings.output
     if said is None or (said.chance and said.loss > LIMITS.chance * said.chance):
         return None
@@ -34,7 +34,7 @@ def hardly_trained(f: Evidence) -> Verdict | None:
     return verdict("hardly_trained", "note", title, value=said.loss, limit=limit)
 
 
-def miscalibrated(f: Evidence) -> Verdict | None:
+def miscalibrated(f: ModelEvidence) -> Verdict | None:
     """A model that knows what it does not know expects about the loss that it gets."""
     said = f.readings.output
     if said is None:
@@ -49,7 +49,7 @@ def miscalibrated(f: Evidence) -> Verdict | None:
     )
 
 
-def context_unused(f: Evidence) -> Verdict | None:
+def context_unused(f: ModelEvidence) -> Verdict | None:
     said = f.readings.output
     if said is None or said.early is None or said.late is None or not said.late > said.early + LIMITS.context:
         return None
@@ -57,7 +57,7 @@ def context_unused(f: Evidence) -> Verdict | None:
     return verdict("context_unused", "warn", title, value=said.late, limit=said.early + LIMITS.context)
 
 
-def not_deterministic(f: Evidence) -> Verdict | None:
+def not_deterministic(f: ModelEvidence) -> Verdict | None:
     said = f.readings.output
     if said is None or said.repeat is None or not said.repeat > LIMITS.repeat:
         return None

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from normlab.probes.judge import attention, branches, depth, embeddings, loss, stream, streams, training, weights
 from normlab.probes.judge.advice import advise
-from normlab.probes.judge.verdicts import SEVERITIES, Evidence, Verdict
+from normlab.probes.judge.verdicts import SEVERITIES, ModelEvidence, Verdict
 
-Rule = Callable[[Evidence], "Verdict | None"]
+Rule = Callable[[ModelEvidence], "Verdict | None"]
 # A verdict may be explained by one that stands before it.
 RULES: tuple[Rule, ...] = (
     *training.RULES,
@@ -29,7 +29,7 @@ TIMELESS = ("weights", "experts", "embeddings", "final_norm", "heads", "streams"
 AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps", "coherent_gradients")
 
 
-def judge(evidence: Evidence) -> tuple[Verdict, ...]:
+def judge(evidence: ModelEvidence) -> tuple[Verdict, ...]:
     """All verdicts, causes before symptoms within a severity.
 
     With NaN or infinities the other rules are silent: their numbers mean nothing. Of a model that has hardly learnt,

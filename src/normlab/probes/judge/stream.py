@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, normal, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.table import column
 
 
-def non_finite(f: Evidence) -> Verdict | None:
+def non_finite(f: ModelEvidence) -> Verdict | None:
     layers = tuple(row.layer for row in f.rows if (row.nonfinite or 0) > 0)
     if not layers and not f.nonfinite_weights:
         return None
@@ -23,12 +23,12 @@ def non_finite(f: Evidence) -> Verdict | None:
     )
 
 
-def _steps(f: Evidence) -> list[float]:
+def _steps(f: ModelEvidence) -> list[float]:
     norms = column(f.rows, lambda row: row.norm_median)
     return [b / a if a > 0 else math.nan for a, b in pairwise(norms)]
 
 
-def exploding_stream(f: Evidence) -> Verdict | None:
+def exploding_stream(f: ModelEvidence) -> Verdict | None:
     """Growth by a factor in nearly every layer; a single jump is another verdict."""
     rate, steps = f.summary.exponential_rate, finite(_steps(f))
     growing = sum(step > LIMITS.growing for step in steps)
@@ -43,7 +43,7 @@ def exploding_stream(f: Evidence) -> Verdict | None:
     )
 
 
-def stream_jump(f: Evidence) -> Verdict | None:
+def stream_jump(f: ModelEvidence) -> Verdict | None:
     """One layer behind which the median token is many times longer, among steps that are not."""
     steps = _steps(f)
     known = finite(steps)
@@ -59,7 +59,7 @@ def stream_jump(f: Evidence) -> Verdict | None:
     return verdict("stream_jump", "warn", title, value=value, limit=LIMITS.jump, layers=tuple(i + 1 for i in found))
 
 
-def representation_collapse(f: Evidence) -> Verdict | None:
+def representation_collapse(f: ModelEvidence) -> Verdict | None:
     robust = column(f.rows, lambda row: row.token_cosine_robust)
     layers = tuple(i for i, value in enumerate(robust) if value > LIMITS.collapse)
     if not layers:
@@ -72,7 +72,7 @@ def representation_collapse(f: Evidence) -> Verdict | None:
     )
 
 
-def massive_activations(f: Evidence) -> Verdict | None:
+def massive_activations(f: ModelEvidence) -> Verdict | None:
     layers = tuple(i for i, value in enumerate(column(f.rows, lambda row: row.massive)) if value > 0)
     if not layers:
         return None
@@ -87,7 +87,7 @@ def massive_activations(f: Evidence) -> Verdict | None:
     return verdict("massive_activations", "note", title, value=ratio, limit=1000.0, layers=layers, normal=usual)
 
 
-def unbounded_mixing(f: Evidence) -> Verdict | None:
+def unbounded_mixing(f: ModelEvidence) -> Verdict | None:
     gains = column(f.rows, lambda row: row.composite_gain)
     layers = tuple(i for i, value in enumerate(gains) if value > LIMITS.gain)
     if not layers:
@@ -101,7 +101,7 @@ def unbounded_mixing(f: Evidence) -> Verdict | None:
     return verdict("unbounded_mixing", "warn", title, value=value, limit=LIMITS.gain, layers=layers, normal=usual)
 
 
-def stream_homogenisation(f: Evidence) -> Verdict | None:
+def stream_homogenisation(f: ModelEvidence) -> Verdict | None:
     alike = column(f.rows, lambda row: row.homogenisation)
     layers = tuple(i for i, value in enumerate(alike) if value > LIMITS.homogeneous)
     # Streams start as copies of the embedding, and each branch tells them apart a little: only layers behind the first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, verdict
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.table import column
 
@@ -12,7 +12,7 @@ BOUNDED = ("mhc", "independent_hc")  # schemes whose gates are sigmoids: reads b
 STOCHASTIC = ("mhc",)  # schemes whose mixing is doubly stochastic by construction
 
 
-def averaging_mixing(f: Evidence) -> Verdict | None:
+def averaging_mixing(f: ModelEvidence) -> Verdict | None:
     keeps = column(f.rows, lambda row: row.mixing_keeps)
     layers = tuple(i for i, value in enumerate(keeps) if value < LIMITS.keeps)
     if len(layers) < 0.5 * max(1, len(finite(keeps))):
@@ -30,7 +30,7 @@ def averaging_mixing(f: Evidence) -> Verdict | None:
     )
 
 
-def broken_mixing(f: Evidence) -> Verdict | None:
+def broken_mixing(f: ModelEvidence) -> Verdict | None:
     if f.placement not in STOCHASTIC:
         return None
     errors = column(f.rows, lambda row: row.mixing_error)
@@ -49,7 +49,7 @@ def broken_mixing(f: Evidence) -> Verdict | None:
     )
 
 
-def closed_write(f: Evidence) -> Verdict | None:
+def closed_write(f: ModelEvidence) -> Verdict | None:
     gates = column(f.rows, lambda row: row.write_gate)
     layers = tuple(i for i, value in enumerate(gates) if value < LIMITS.write_gate)
     if not layers:
@@ -66,7 +66,7 @@ def closed_write(f: Evidence) -> Verdict | None:
     )
 
 
-def saturated_gates(f: Evidence) -> Verdict | None:
+def saturated_gates(f: ModelEvidence) -> Verdict | None:
     """Gates that are sigmoids and stand at their bounds: they pass no gradient, so they stay there."""
     if f.placement not in BOUNDED:
         return None
@@ -86,7 +86,7 @@ def saturated_gates(f: Evidence) -> Verdict | None:
     )
 
 
-def dead_stream(f: Evidence) -> Verdict | None:
+def dead_stream(f: ModelEvidence) -> Verdict | None:
     sizes = column(f.rows, lambda row: row.smallest_stream)
     layers = tuple(i for i, value in enumerate(sizes) if value < LIMITS.smallest_stream)
     judged = [value for value in sizes if math.isfinite(value)]
@@ -104,7 +104,7 @@ def dead_stream(f: Evidence) -> Verdict | None:
     )
 
 
-def one_stream_head(f: Evidence) -> Verdict | None:
+def one_stream_head(f: ModelEvidence) -> Verdict | None:
     shares = finite(column(f.rows, lambda row: row.head_share))
     if not shares or shares[-1] < LIMITS.head_share:
         return None

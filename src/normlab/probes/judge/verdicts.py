@@ -1,6 +1,6 @@
 """From numbers to sentences: what is wrong, how much, what is normal, why it matters, what to try.
 
-A rule (`rules`) looks at a `Evidence` and returns a `Verdict` or None. Limits are in one table; what is normal comes
+A rule (`rules`) looks at a `ModelEvidence` and returns a `Verdict` or None. Limits are in one table; what is normal comes
 from `data/gallery.json`, which `tools/diagnose_gallery.py` measures on healthy models of several ages.
 """
 
@@ -162,7 +162,7 @@ def verdict(
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ModelEvidence:
     """What the rules may look at."""
 
     rows: Rows
@@ -195,7 +195,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Stage:
+class NormalRange:
     """Healthy models of one age: of every number of the summary the least and the largest value."""
 
     models: int
@@ -204,15 +204,15 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Gallery:
+class NormalRanges:
     made: str
-    stages: dict[str, Stage]
+    stages: dict[str, NormalRange]
 
 
 @cache
-def gallery() -> Gallery:
+def gallery() -> NormalRanges:
     path = Path(__file__).parent / "data" / "gallery.json"
-    return TypeAdapter(Gallery).validate_json(path.read_bytes())
+    return TypeAdapter(NormalRanges).validate_json(path.read_bytes())
 
 
 def normal(number: Callable[[Summary], float], *, of: str = "") -> str:

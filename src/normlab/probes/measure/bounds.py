@@ -12,7 +12,7 @@ from normlab.probes.measure.table import Real
 
 
 @dataclass(frozen=True)
-class Band:
+class BoundsPerLayer:
     """A lower and an upper bound per layer."""
 
     low: tuple[Real, ...]
@@ -24,7 +24,7 @@ class Theory:
     """What theory says of this placement; None where it is silent."""
 
     growth_exponent: float | None = None
-    xiong: Band | None = None
+    xiong: BoundsPerLayer | None = None
     orthogonal: tuple[Real, ...] | None = None
     sphere_cosine: tuple[Real, ...] | None = None
 
@@ -44,13 +44,13 @@ def law_exponent(law: Sequence[object]) -> float | None:
     return fitted_exponent([math.sqrt(value) for value in known]) if len(known) == len(law) >= 2 else None
 
 
-def xiong_bounds(layers: int, d: int) -> Band:
+def xiong_bounds(layers: int, d: int) -> BoundsPerLayer:
     """Lower and upper bound on sqrt(E||x_l||^2), l = 1..L, of pre-norm: (1 + l/2) d and (1 + 3l/2) d.
 
     They hold for Xavier weights, unit-variance embeddings and ReLU, and are drawn as they are: a model that starts
     at another scale, or was trained, may lie outside.
     """
-    return Band(
+    return BoundsPerLayer(
         tuple(math.sqrt((1 + layer / 2) * d) for layer in range(1, layers + 1)),
         tuple(math.sqrt((1 + 3 * layer / 2) * d) for layer in range(1, layers + 1)),
     )

@@ -119,7 +119,7 @@ def single_layers(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
             yield Trial(f"with gate and up of layer {index} exchanged", "weights", here, _swapped(gates))
         for other in (index + 1, index + 2):
             if other < depth and _same(layer, layout.layers[other][1]):
-                pair: list[Pair] = [(layer, layout.layers[other][1])]
+                pair: list[SwappedPair] = [(layer, layout.layers[other][1])]
                 yield Trial(f"with layers {index} and {other} exchanged", "weights", (index, other), _swapped(pair))
         for branch in layout.roles[id(layer)].branches if id(layer) in layout.roles else ():
             added = layer.get_submodule(branch.added)
@@ -187,11 +187,11 @@ def _same(one: nn.Module, other: nn.Module) -> bool:
     return one is not other and shapes[0] == shapes[1]
 
 
-Pair = tuple[nn.Module | Tensor, nn.Module | Tensor]
+SwappedPair = tuple[nn.Module | Tensor, nn.Module | Tensor]
 
 
-def _gate_and_up(layer: nn.Module) -> list[Pair]:
-    pairs: list[Pair] = []
+def _gate_and_up(layer: nn.Module) -> list[SwappedPair]:
+    pairs: list[SwappedPair] = []
     for module in layer.modules():
         gate, up = getattr(module, "gate_proj", None), getattr(module, "up_proj", None)
         if isinstance(gate, nn.Linear) and isinstance(up, nn.Linear) and gate.weight.shape == up.weight.shape:
@@ -238,7 +238,7 @@ def _all(changes: Iterator[Callable[[], AbstractContextManager[None]]]) -> Calla
     return changed
 
 
-def _swapped(pairs: Sequence[Pair]) -> Callable[[], AbstractContextManager[None]]:
+def _swapped(pairs: Sequence[SwappedPair]) -> Callable[[], AbstractContextManager[None]]:
     def exchange() -> None:
         for first, second in pairs:
             for one, other in zip(_tensors(first), _tensors(second), strict=True):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normlab.probes.trace.hooks import Gates, Layout, Part, Record
+from normlab.probes.trace.hooks import BranchGates, Layout, Part, Record
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch
 
@@ -152,7 +152,7 @@ class AltUpTracer(AbstractContextManager["AltUpTracer"]):
         )
         record.weights, record.attended = self._attention, self._attended
         record.streams = after.permute(1, 2, 0, 3)
-        record.gates, n = [Gates(None, post)], len(after)
+        record.gates, n = [BranchGates(None, post)], len(after)
         mixing = seen.prediction.unflatten(-1, (n, n)) + torch.eye(n, device=after.device)
         record.mixings = [mixing]
         if self.verify:

@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Gates:
+class BranchGates:
     """The weights of one branch's read and write of n streams, [..., n]; None where they are not scalars."""
 
     read: Tensor | None
@@ -57,7 +57,7 @@ class Record:
     projection: Tensor | None = None  # its matrix, [d, heads x width]
     streams: Tensor | None = None  # [batch, tokens, n, d] when the model keeps several
     mixings: list[Tensor] = field(default_factory=list)  # [..., n, n] of each branch, where streams are mixed
-    gates: list[Gates] = field(default_factory=list)  # of each branch
+    gates: list[BranchGates] = field(default_factory=list)  # of each branch
     head: Tensor | None = None  # [..., n] of the head's read, with the last layer
     mixer: str | None = None  # what mixes tokens where it is no softmax attention
     unmeasured: str | None = None  # why there are no weights, where they were asked for

@@ -15,8 +15,18 @@ from torch import nn
 from normlab.probes.trace.hooks import slow_path
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.structure.kinds import FUSED, SOFTMAX, classify
-from normlab.probes.trace.structure.ledger import Call, Ledger, Node, Trace, ancestors, recording, strip
-from normlab.probes.trace.structure.path import Normed, NotAStream, Parts, Step, Walk, Weighed, Weight, Write, constant
+from normlab.probes.trace.structure.ledger import LayerTrace, Ledger, ModuleCall, Node, ancestors, recording, strip
+from normlab.probes.trace.structure.path import (
+    NormOnPath,
+    NotAStream,
+    Parts,
+    PathBack,
+    Step,
+    Weighed,
+    Weight,
+    Write,
+    constant,
+)
 
 Found = LayerRoles | str  # a row, or why there is none
 
@@ -28,7 +38,7 @@ def infer_roles(model: nn.Module, layers: Iterable[nn.Module], run: Callable[[],
     handles = []
     for layer in layers:
 
-        def finished(trace: Trace, layer: nn.Module = layer) -> None:
+        def finished(trace: LayerTrace, layer: nn.Module = layer) -> None:
             found[id(layer)] = explain(type(layer).__name__, trace)
 
         handles += recording(ledger, layer, finished)
@@ -41,10 +51,10 @@ def infer_roles(model: nn.Module, layers: Iterable[nn.Module], run: Callable[[],
     return found
 
 
-def explain(name: str, trace: Trace) -> Found:
+def explain(name: str, trace: LayerTrace) -> Found:
     """The row of one traced call, or why there is none."""
     try:
-        walk = Walk(trace.start, trace.calls)
+        walk = PathBack(trace.start, trace.calls)
         branches = _Fold(walk, trace).branches(trace.end)
     except NotAStream as reason:
         return str(reason)
@@ -66,7 +76,7 @@ def _numbered(branches: list[BranchRoles]) -> list[BranchRoles]:
 class _Fold:
     """From steps on the way of the stream to branches."""
 
-    def __init__(self, walk: Walk, trace: Trace) -> None:
+    def __init__(self, walk: PathBack, trace: LayerTrace) -> None:
         self.walk, self.trace = walk, trace
         self.places: list[Node] = [walk.start]  # the stream, wherever a branch may read it
         self.fresh: list[Node] = [walk.start]  # of these, since the last write
@@ -105,7 +115,7 @@ class _Fold:
             raise NotAStream("is scaled or normed behind its last branch in a way that has no name here")
         return self.found
 
-    def _norm(self, step: Normed, last: tuple[int, Weight, list[Weight], Parts] | None) -> None:
+    def _norm(self, step: NormOnPath, last: tuple[int, Weight, list[Weight], Parts] | None) -> None:
         self._flush(last)
         carries = self.found and self.found[0].carry  # MiniMax: every branch is added to the normed stream
         if self.found and not carries and not self.found[-1].out and self.skip.is_one:
@@ -175,9 +185,9 @@ class _Fold:
             mixer=mixer,
         )
 
-    def _core(self, call: Call, calls: list[Call]) -> Call | None:
+    def _core(self, call: ModuleCall, calls: list[ModuleCall]) -> ModuleCall | None:
         """The module behind a norm or a dropout on the branch."""
-        here: Call | None = call
+        here: ModuleCall | None = call
         for _ in range(6):
             if here is None or not _is_trivial(here) or here.read is None:
                 return here
@@ -196,11 +206,11 @@ def _reads_before(step: Weighed, later: Sequence[Step]) -> bool:
     return write is not None and any(step.before in set(ancestors(node, stop)) for _, node in write.terms)
 
 
-def _is_trivial(call: Call) -> bool:
+def _is_trivial(call: ModuleCall) -> bool:
     return call.is_norm or type(call.module).__name__ in ("Dropout", "Identity", "StochasticDepth", "DropPath")
 
 
-def _attending(cone: list[Node], calls: list[Call]) -> Call | None:
+def _attending(cone: list[Node], calls: list[ModuleCall]) -> ModuleCall | None:
     """The innermost module with parts in which the softmax runs: BERT's `attention.self`."""
     found = [node for node in cone if node.op in SOFTMAX or FUSED in node.op]
     over_keys = [node for node in found if node.op not in SOFTMAX or node.value.dim() >= 4]  # a router has one as well

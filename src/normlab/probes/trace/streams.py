@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normlab.probes.trace.hooks import Gates, Layout, Part, Record
+from normlab.probes.trace.hooks import BranchGates, Layout, Part, Record
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch, tensors
 
 
 @dataclass(frozen=True)
-class StreamRow:
+class Connections:
     """One kind of layer: its two connections by name, and how their streams lie."""
 
     connections: tuple[str, str]
@@ -35,8 +35,8 @@ class StreamRow:
 
 
 TABLE = (
-    StreamRow(("attn_hc", "ffn_hc"), "hc_head"),
-    StreamRow(("attn_hyper_connection", "mlp_hyper_connection"), "hyper_connection_mixer", side_by_side=True),
+    Connections(("attn_hc", "ffn_hc"), "hc_head"),
+    Connections(("attn_hyper_connection", "mlp_hyper_connection"), "hyper_connection_mixer", side_by_side=True),
 )
 
 
@@ -50,7 +50,7 @@ class Connected(NamedTuple):
     pre: Tensor | None
 
 
-def row_of(layer: nn.Module) -> StreamRow | None:
+def row_of(layer: nn.Module) -> Connections | None:
     names = {name for name, _ in layer.named_children()}
     return next((row for row in TABLE if set(row.connections) <= names), None)
 
@@ -58,7 +58,7 @@ def row_of(layer: nn.Module) -> StreamRow | None:
 class StreamLayout(Layout):
     """The layers, with the scheme that their connections are."""
 
-    def __init__(self, model: nn.Module, layers: list[tuple[str, nn.Module]], row: StreamRow) -> None:
+    def __init__(self, model: nn.Module, layers: list[tuple[str, nn.Module]], row: Connections) -> None:
         self.row = row
         super().__init__(model, layers, {id(layer): _roles(layer) for _, layer in layers})
         owner: Any = model.get_submodule(layers[0][0].rpartition(".")[0].rpartition(".")[0])
@@ -102,7 +102,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
     def _begin(self) -> None:
         self._reads: list[Tensor] = []
         self._parts: list[Part] = []
-        self._gates: list[Gates] = []
+        self._gates: list[BranchGates] = []
         self._mixings: list[Tensor] = []
         self._checks: list[tuple[str, float]] = []
         self._attention: Tensor | None = None
@@ -133,7 +133,7 @@ class StreamTracer(AbstractContextManager["StreamTracer"]):
         self._check(at.streams)
         self._arrive(at.z)
         self._at = at
-        self._gates.append(Gates(at.pre, at.post))
+        self._gates.append(BranchGates(at.pre, at.post))
         if at.comb is not None:
             self._mixings.append(at.comb.transpose(-1, -2))
 

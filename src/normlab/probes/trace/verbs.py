@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from normlab.probes.inputs.losses import Loss
-from normlab.probes.trace.hooks import Gates, Layout, Part, Record, slow_path
+from normlab.probes.trace.hooks import BranchGates, Layout, Part, Record, slow_path
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from normlab.probes.trace.sdpa import WatchAttention
 from normlab.probes.trace.tensors import mismatch
@@ -125,7 +125,7 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
         self._attended: Tensor | None = None
         self._streams: Tensor | None = None
         self._mixings: list[Tensor] = []
-        self._gates: list[Gates] = []
+        self._gates: list[BranchGates] = []
         self._checks: list[tuple[str, float]] = []
 
     def __enter__(self) -> SchemeTracer:
@@ -177,7 +177,7 @@ class SchemeTracer(AbstractContextManager["SchemeTracer"]):
                 self._mixings.append(mixing)
             if (find := getattr(self.layout.scheme, "coefficients", None)) is not None:
                 read, write, _ = find(stream, site)
-                self._gates.append(Gates(*(gate.expand(stream.shape[:-1]) for gate in (read, write))))
+                self._gates.append(BranchGates(*(gate.expand(stream.shape[:-1]) for gate in (read, write))))
         before, single = self._reads[-1], isinstance(stream, Tensor) and stream.dim() == 3
         adds = self._added is not None  # a scheme that does not `leave` moves the stream in another way (nGPT)
         added = self._added if self._added is not None else (result - stream if single else y)

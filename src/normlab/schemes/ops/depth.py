@@ -26,11 +26,10 @@ from torch.library import custom_op
 from normlab.schemes.depth_kernels import usable
 from normlab.schemes.norms import precise
 from normlab.schemes.ops import depth_plain
-from normlab.schemes.ops.depth_plain import single
+from normlab.schemes.ops.depth_plain import Pair, single
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
-Pair = tuple[Tensor, Tensor]
 DEVICES = {"cuda", "meta"}  # beside the CPU, which has C
 Context = Any  # what torch hands to the rules of derivatives
 

@@ -18,7 +18,7 @@ from normlab.schemes.depth_kernels import Kernels, threads_for
 from normlab.schemes.ops.depth import Context
 
 
-class How(NamedTuple):
+class GatedReadOptions(NamedTuple):
     eps: float
     kernels: Kernels
 
@@ -27,7 +27,7 @@ class _GatedRead(torch.autograd.Function):
     """z, post and the streams of X [tokens, n, d], for gains [n, d], W_d [r, n d], W_u [n d, r], W_i [n, n d]"""
 
     @staticmethod
-    def forward(ctx: Context, how: How, x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Context, how: GatedReadOptions, x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         (gains, down, up, inject), (eps, kernels) = parameters, how
         tokens, n, d = x.shape
         c, threads = kernels.library, threads_for(x)
@@ -76,5 +76,5 @@ def gated_read(
     x: Tensor, parameters: tuple[Tensor, Tensor, Tensor, Tensor], *, eps: float, kernels: Kernels
 ) -> tuple[Tensor, Tensor, Tensor]:
     """z [tokens, d], post [tokens, n] and the streams to be written to; parameters: gains, W_d, W_u, W_i."""
-    found: tuple[Tensor, Tensor, Tensor] = _GatedRead.apply(How(eps, kernels), x, *parameters)
+    found: tuple[Tensor, Tensor, Tensor] = _GatedRead.apply(GatedReadOptions(eps, kernels), x, *parameters)
     return found

@@ -247,7 +247,7 @@ class _TanhRead(torch.autograd.Function):
         return None, dx, dkey, dproject, by_stream[:, :-1], by_stream[:, -1], total[width:], dgain
 
 
-class _Write(torch.autograd.Function):
+class _WriteInC(torch.autograd.Function):
     """X'_k = sum_j res_kj X_j + post_k y; weights [tokens, ...] or the same for every token"""
 
     @staticmethod
@@ -306,7 +306,7 @@ class _Inject(torch.autograd.Function):
         return grad, dy, dpost, None
 
 
-class _Sinkhorn(torch.autograd.Function):
+class _SinkhornInC(torch.autograd.Function):
     """[tokens, n, n] -> doubly stochastic; sinkhorn.py has the derivation"""
 
     @staticmethod
@@ -337,7 +337,7 @@ class _Sinkhorn(torch.autograd.Function):
 
 
 def kernel_sinkhorn(logits: Tensor, iterations: int, eps: float, kernels: Kernels) -> Tensor:
-    found: Tensor = _Sinkhorn.apply(logits, iterations, eps, kernels)
+    found: Tensor = _SinkhornInC.apply(logits, iterations, eps, kernels)
     return found
 
 
@@ -372,7 +372,7 @@ def write(x: Tensor, y: Tensor, res: Tensor | None, post: Tensor, kernels: Kerne
     if res is None:
         found = _Inject.apply(x, y, post.contiguous(), kernels)
     else:
-        found = _Write.apply(x, y, res.contiguous(), post.contiguous(), kernels)
+        found = _WriteInC.apply(x, y, res.contiguous(), post.contiguous(), kernels)
     return found
 
 

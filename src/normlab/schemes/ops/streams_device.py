@@ -22,9 +22,7 @@ from normlab.schemes.depth_reads import Norm
 from normlab.schemes.norms import precise
 from normlab.schemes.ops.balance import balanced, balanced_backward
 from normlab.schemes.ops.depth import Context, operation
-from normlab.schemes.ops.depth_plain import rms_backward, rms_forward
-
-Pair = tuple[Tensor, Tensor]
+from normlab.schemes.ops.depth_plain import Pair, rms_backward, rms_forward
 
 
 @cache
@@ -142,7 +140,7 @@ def _(logits: Tensor, grad: Tensor | None, iterations: int, eps: float) -> Tenso
     return logits.new_empty(logits.shape)
 
 
-class _Read(torch.autograd.Function):
+class _ReadOnDevice(torch.autograd.Function):
     """y = N(sum_k pre_k X_k); also hands the streams on"""
 
     @staticmethod
@@ -161,7 +159,7 @@ class _Read(torch.autograd.Function):
         return *stream_read_backward.on(x)(dy, x, pre, gain, r, through), None
 
 
-class _Write(torch.autograd.Function):
+class _WriteOnDevice(torch.autograd.Function):
     """X'_k = sum_j res_kj X_j + post_k y"""
 
     @staticmethod
@@ -177,7 +175,7 @@ class _Write(torch.autograd.Function):
         return (grad, dy, None, dpost) if res is None else (dx, dy, dres, dpost)
 
 
-class _Sinkhorn(torch.autograd.Function):
+class _SinkhornOnDevice(torch.autograd.Function):
     """[tokens, n, n] -> doubly stochastic; keeps the logits alone"""
 
     @staticmethod
@@ -195,13 +193,13 @@ class _Sinkhorn(torch.autograd.Function):
 
 def device_read(x: Tensor, pre: Tensor, norm: Norm) -> Pair:
     """N(sum_k pre_k X_k) of streams [tokens, n, d], and the streams to be written to."""
-    return _Read.apply(x, pre, norm.gain, norm.eps)
+    return _ReadOnDevice.apply(x, pre, norm.gain, norm.eps)
 
 
 def device_write(x: Tensor, y: Tensor, res: Tensor | None, post: Tensor) -> Tensor:
     """res X + post (x) y; without res, X + post (x) y."""
-    return _Write.apply(x, y, res, post)
+    return _WriteOnDevice.apply(x, y, res, post)
 
 
 def device_sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
-    return _Sinkhorn.apply(logits, iterations, eps)
+    return _SinkhornOnDevice.apply(logits, iterations, eps)

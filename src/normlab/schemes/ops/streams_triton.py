@@ -1,6 +1,6 @@
 """The passes of schemes with n streams in Triton, for CUDA and ROCm: read with its norm, write, Sinkhorn.
 
-Twins of the functions in streams_device.py, which has the formulas; see depth_triton.py for what holds of all kernels.
+Twins of the functions in streams_device.py, which has the formulas; see triton_shared.py for what holds of all kernels.
 A stream is loaded once by a read, once by a write, and once by each of their backwards.
 """
 
@@ -11,9 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from normlab.schemes.ops.depth_triton import FUSE, block_of, programs_of, warps_of
-
-Pair = tuple[Tensor, Tensor]
+from normlab.schemes.ops.depth_plain import Pair
+from normlab.schemes.ops.triton_shared import FUSE, block_of, programs_of, rows_of, through_norm, warps_of
 
 
 @triton.jit
@@ -49,7 +48,7 @@ def _read_backward(
         scale = tl.load(r + i)
         dgain += up * mixed * scale
         up *= tl.load(gain + k, mask=inside, other=0.0).to(tl.float32)
-        up = scale * up - mixed * (tl.sum(up * mixed) * scale * scale * scale / d)
+        up = through_norm(up, mixed, scale, d)
         for n in tl.static_range(N):
             row = tl.load(x + i * x_token + n * x_stream + k, mask=inside, other=0.0).to(tl.float32)
             tl.store(dpre + i * N + n, tl.sum(up * row).to(dpre.dtype.element_ty))
@@ -110,7 +109,7 @@ def _write_backward(
 
 
 def read_forward(x: Tensor, pre: Tensor, gain: Tensor, eps: float) -> Pair:
-    (tokens, n, d), x = x.shape, _rows(x)
+    (tokens, n, d), x = x.shape, rows_of(x)
     y, r, block = x.new_empty(tokens, d), x.new_empty(tokens, dtype=torch.float32), block_of(d)
     _read_forward[(tokens,)](
         *(x, x.stride(0), x.stride(1), pre.contiguous(), gain, y, r, d, eps), N=n, BLOCK=block,
@@ -122,7 +121,7 @@ def read_forward(x: Tensor, pre: Tensor, gain: Tensor, eps: float) -> Pair:
 def read_backward(
     dy: Tensor, x: Tensor, pre: Tensor, gain: Tensor, r: Tensor, through: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    (tokens, n, d), x, dy, pre = x.shape, _rows(x), _rows(dy), pre.contiguous()
+    (tokens, n, d), x, dy, pre = x.shape, rows_of(x), rows_of(dy), pre.contiguous()
     block, programs = block_of(d), programs_of(x, tokens)
     dx, dpre, sums = x.new_empty(tokens, n, d), torch.empty_like(pre), x.new_empty(programs, d, dtype=torch.float32)
     past = dx if through is None else through.contiguous()
@@ -134,7 +133,7 @@ def read_backward(
 
 
 def write_forward(x: Tensor, y: Tensor, res: Tensor | None, post: Tensor) -> Tensor:
-    (tokens, n, d), x, y = x.shape, _rows(x), _rows(y)
+    (tokens, n, d), x, y = x.shape, rows_of(x), rows_of(y)
     out, width = x.new_empty(tokens, n, d), min(block_of(d), 1024)
     _write_forward[(tokens, triton.cdiv(d, width))](
         *(x, x.stride(0), x.stride(1), y, y.stride(0), post if res is None else res.contiguous(), post.contiguous()),
@@ -146,7 +145,7 @@ def write_forward(x: Tensor, y: Tensor, res: Tensor | None, post: Tensor) -> Ten
 def write_backward(
     grad: Tensor, x: Tensor, y: Tensor, res: Tensor | None, post: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    (tokens, n, d), x, y, grad = x.shape, _rows(x), _rows(y), grad.contiguous()
+    (tokens, n, d), x, y, grad = x.shape, rows_of(x), rows_of(y), grad.contiguous()
     dx = grad if res is None else x.new_empty(tokens, n, d)
     dy, width = x.new_empty(tokens, d), min(block_of(d), 1024)
     parts = x.new_empty(triton.cdiv(d, width), tokens, n, n + 1, dtype=torch.float32)
@@ -235,7 +234,3 @@ def sinkhorn(logits: Tensor, grad: Tensor | None, iterations: int, eps: float) -
         STEPS=2 * iterations, EPS=eps, N=n, TOKENS=some, num_warps=4, **FUSE,
     )  # fmt: skip
     return out
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.conditions import Learned, LongEnough
+from normlab.experiments.claims.conditions import LongEnough, WhereLearned
 from normlab.experiments.claims.criteria import (
     Construction,
     Criterion,
@@ -29,8 +29,8 @@ PAIRS = 2.54
 """Held-out nats of a table of byte pairs (2.546): above it a network uses the last byte at best."""
 
 
-def _learned(main: Criterion, *arms: str) -> Learned:
-    return Learned(main, tuple(Inside("held-out loss at the end", high=PAIRS, arm=arm) for arm in arms))
+def _learned(main: Criterion, *arms: str) -> WhereLearned:
+    return WhereLearned(main, tuple(Inside("held-out loss at the end", high=PAIRS, arm=arm) for arm in arms))
 
 
 def _trained(main: Criterion, *, hours: float) -> LongEnough:

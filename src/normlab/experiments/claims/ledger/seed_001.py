@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.conditions import Learned, LongEnough
+from normlab.experiments.claims.conditions import LongEnough, WhereLearned
 from normlab.experiments.claims.criteria import (
     Construction,
     Criterion,
@@ -28,8 +28,8 @@ BYTES = 3.04
 """0.3 nats below the loss of single bytes (3.34)."""
 
 
-def _learned(main: Criterion, *arms: str, high: float = PAIRS) -> Learned:
-    return Learned(main, tuple(Inside("held-out loss at the end", high=high, arm=arm) for arm in arms))
+def _learned(main: Criterion, *arms: str, high: float = PAIRS) -> WhereLearned:
+    return WhereLearned(main, tuple(Inside("held-out loss at the end", high=high, arm=arm) for arm in arms))
 
 
 CLAIMS = (
@@ -113,7 +113,7 @@ CLAIMS = (
         "001-06",
         "Warm-up adds a sensitive hyper-parameter to Post-Norm.",
         PAPER,
-        Learned(
+        WhereLearned(
             Difference("spread of the loss over warm-up lengths", "post_norm", "pre_norm", 1, 0.1),
             tuple(Inside("lowest loss over warm-up lengths", high=BYTES, arm=arm) for arm in ("post_norm", "pre_norm")),
         ),
@@ -124,7 +124,7 @@ CLAIMS = (
         "001-07",
         "Warm-up slows convergence.",
         PAPER,
-        Learned(
+        WhereLearned(
             Difference("steps to the reference loss", "pre_norm, warm-up", "pre_norm, no warm-up", 1, 0.1, ratio=True),
             (Inside("lowest loss over warm-up lengths", high=BYTES, arm="pre_norm"),),
         ),

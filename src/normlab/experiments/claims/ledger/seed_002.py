@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.conditions import Learned, LongEnough
+from normlab.experiments.claims.conditions import LongEnough, WhereLearned
 from normlab.experiments.claims.criteria import (
     Construction,
     Criterion,
@@ -28,9 +28,9 @@ def _sharper(arm: str, against: str, at: float, effect: float = 0.1) -> Differen
     return Difference(TV, arm, against, -1, effect, at=at)
 
 
-def _precise(main: Criterion, *arms: str) -> Learned:
+def _precise(main: Criterion, *arms: str) -> WhereLearned:
     """Of models that have learned the task at their training length: half of a uniform guess's total variation."""
-    return Learned(main, tuple(Inside(TV, high=0.25, arm=arm, at=8) for arm in arms))
+    return WhereLearned(main, tuple(Inside(TV, high=0.25, arm=arm, at=8) for arm in arms))
 
 
 def _task(task: str, arm: str) -> Difference:
@@ -89,7 +89,7 @@ CLAIMS = (
         "002-05",
         "Raw weights are as good as BEMA's where few tokens are legal.",
         PAPER,
-        Learned(
+        WhereLearned(
             Difference(
                 "total variation of averaged weights",
                 "raw",
@@ -243,7 +243,7 @@ CLAIMS = (
         "002-18",
         "The benefit goes beyond uniform attention: it holds for sparse and for learned attention.",
         PAPER,
-        Learned(
+        WhereLearned(
             Difference(TV, "post_norm, sparsemax", f"{NOTHING}, sparsemax", -1, 0.1, at=15),
             tuple(Inside(TV, high=0.5, arm=f"{arm}, sparsemax", at=8) for arm in ("post_norm", NOTHING)),
         ),
@@ -254,7 +254,7 @@ CLAIMS = (
         "002-19",
         "d >= v - 1 is needed on every task.",
         PAPER,
-        Learned(
+        WhereLearned(
             Every(
                 tuple(Difference(f"{TV} by width on {t}", "d = v/2", "d = v - 1", 1, 0.1, margin=0.05) for t in TASKS)
             ),
@@ -295,7 +295,7 @@ CLAIMS = (
         "002-22",
         "The benefit carries over to natural language beyond the training length.",
         PAPER,
-        Learned(
+        WhereLearned(
             LongEnough(
                 Difference(
                     "loss at twice the training length minus at the training length", "post_norm", "pre_norm", -1, 0.05
@@ -325,7 +325,7 @@ CLAIMS = (
         "002-24",
         "What holds for RMSNorm holds for other norms.",
         PAPER,
-        Learned(
+        WhereLearned(
             Every(tuple(Difference(TV, f"post_norm, {norm}", NOTHING, -1, 0.1, at=15) for norm in NORMS)),
             tuple(Inside(TV, high=0.5, arm=f"post_norm, {norm}", at=8) for norm in NORMS),
         ),

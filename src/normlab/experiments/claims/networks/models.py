@@ -256,7 +256,7 @@ def train(folder: Path, plan: str, *, only: Callable[[RunConfig], bool] = lambda
 
 # -- loading ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Pair:
+class StartAndEnd:
     """A network before its first step and at the end of its training."""
 
     scheme: str
@@ -266,12 +266,12 @@ class Pair:
     run: FinishedRun
 
 
-def pairs(folder: Path, plan: str, scheme: str, *, seeds: Sequence[int]) -> Iterator[Pair]:
+def pairs(folder: Path, plan: str, scheme: str, *, seeds: Sequence[int]) -> Iterator[StartAndEnd]:
     """The networks of one scheme, seed by seed, trained where they are not yet there. A diverged run has none."""
     wanted = label(parse_scheme(scheme))
     for run in train(folder, plan, only=lambda c: label(c.model.scheme) == wanted and c.train.seed in seeds):
         if run.summary.status == "finished":
-            yield Pair(scheme, run.seed, run.config.build_ours().eval(), load_trained(run).eval(), run)
+            yield StartAndEnd(scheme, run.seed, run.config.build_ours().eval(), load_trained(run).eval(), run)
 
 
 def load_trained(run: FinishedRun) -> Transformer:

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from normlab.probes.judge.outliers import Outlier, outliers
-from normlab.probes.judge.verdicts import Evidence
+from normlab.probes.judge.verdicts import ModelEvidence
 
 Found = tuple[str, Outlier]
 
 
-class Row(Protocol):
+class LayerNamed(Protocol):
     @property
     def layer(self) -> int: ...
     @property
     def name(self) -> str: ...
 
 
-Item = TypeVar("Item", bound=Row)
+Item = TypeVar("Item", bound=LayerNamed)
 
 
 def by_name(rows: Iterable[Item], depth: int, value: Callable[[Item], float | None]) -> dict[str, list[float]]:
@@ -35,7 +35,7 @@ def by_name(rows: Iterable[Item], depth: int, value: Callable[[Item], float | No
 
 
 def odd_layers(
-    f: Evidence,
+    f: ModelEvidence,
     rows: Iterable[Item],
     value: Callable[[Item], float | None],
     *,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, verdict
 from normlab.probes.measure.weights import MatrixRow
 
 
-def expert_outlier(f: Evidence) -> Verdict | None:
+def expert_outlier(f: ModelEvidence) -> Verdict | None:
     """An expert whose weights are far larger or smaller than those of the others of its layer, and of other layers."""
     groups: dict[tuple[int, str], list[MatrixRow]] = defaultdict(list)
     for row in f.readings.matrices:
@@ -32,7 +32,7 @@ def expert_outlier(f: Evidence) -> Verdict | None:
     return verdict("expert_outlier", "warn", title, value=times, limit=LIMITS.expert, layers=layers)
 
 
-def unused_experts(f: Evidence) -> Verdict | None:
+def unused_experts(f: ModelEvidence) -> Verdict | None:
     found = [row for row in f.readings.experts if row.share < LIMITS.unused / row.experts]
     even = _even_routers(f)
     if not found and not even:
@@ -49,12 +49,12 @@ def unused_experts(f: Evidence) -> Verdict | None:
     return verdict("unused_experts", "warn", title, value=100 * worst.share, limit=LIMITS.unused, layers=layers)
 
 
-def _even_routers(f: Evidence) -> list[int]:
+def _even_routers(f: ModelEvidence) -> list[int]:
     layers = {row.layer for row in f.readings.experts}
     return [i for i in layers if max(row.router_norm for row in f.readings.experts if row.layer == i) < 1e-6]
 
 
-def copied_experts(f: Evidence) -> Verdict | None:
+def copied_experts(f: ModelEvidence) -> Verdict | None:
     twins = f.readings.expert_twins
     if not twins:
         return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, verdict
 from normlab.probes.judge.weights.columns import layers_of, odd_layers
 from normlab.probes.measure.weights import GainRow
 
 
-def gain_outlier(f: Evidence) -> Verdict | None:
+def gain_outlier(f: ModelEvidence) -> Verdict | None:
     found = odd_layers(f, f.readings.gains, lambda row: row.median, least=LIMITS.gain_scale)
     if not found:
         return None
@@ -16,7 +16,7 @@ def gain_outlier(f: Evidence) -> Verdict | None:
     return verdict("gain_outlier", "warn", title, value=worst.value, limit=LIMITS.gain_scale, layers=layers_of(found))
 
 
-def gain_pattern(f: Evidence) -> Verdict | None:
+def gain_pattern(f: ModelEvidence) -> Verdict | None:
     """Coordinates of one gain that stand out, have the wrong sign or are off, unlike in the layers around."""
     gains = f.readings.gains
     odd: list[tuple[GainRow, str, float]] = []
@@ -52,7 +52,7 @@ def gain_pattern(f: Evidence) -> Verdict | None:
     return verdict("gain_pattern", "warn", title, value=value, limit=limit, layers=layers)
 
 
-def reset_gain(f: Evidence) -> Verdict | None:
+def reset_gain(f: ModelEvidence) -> Verdict | None:
     """A gain that never moved among gains that did: a layer that was started anew, or not loaded."""
     found = odd_layers(f, f.readings.gains, lambda row: max(row.spread, 1e-6), least=LIMITS.reset, high=False)
     found = [(name, each) for name, each in found if each.value < 1e-4]
@@ -66,7 +66,7 @@ def reset_gain(f: Evidence) -> Verdict | None:
     return verdict("reset_gain", "warn", title, value=100 * worst.usual, limit=LIMITS.reset, layers=layers)
 
 
-def norm_eps(f: Evidence) -> Verdict | None:
+def norm_eps(f: ModelEvidence) -> Verdict | None:
     """An eps is there against a division by zero; one that is as large as what is divided changes every token's size."""
     found = [row for row in f.readings.norms if row.eps > LIMITS.eps and row.share > LIMITS.eps_share]
     if not found:

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
-from normlab.probes.judge.verdicts import LIMITS, Evidence, Verdict, listed, verdict
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, verdict
 from normlab.probes.judge.weights.columns import layers_of, odd_layers
 from normlab.probes.measure.gradients import PullRow
 from normlab.probes.measure.summary import median
 from normlab.probes.measure.weights import MatrixRow
 
 
-def matrix_outlier(f: Evidence) -> Verdict | None:
+def matrix_outlier(f: ModelEvidence) -> Verdict | None:
     biases = [row for row in f.readings.matrices if row.expert is None and row.name.endswith("bias")]
     found = odd_layers(f, _whole(f), lambda row: row.rms, least=LIMITS.matrix_scale)
     # Biases are small and differ; one that dwarfs all others is seen here.
@@ -31,7 +31,7 @@ def matrix_outlier(f: Evidence) -> Verdict | None:
     )
 
 
-def row_outlier(f: Evidence) -> Verdict | None:
+def row_outlier(f: ModelEvidence) -> Verdict | None:
     """One unit of a matrix that outweighs the others, as in no layer around."""
     matrices = [row for row in f.readings.matrices if not row.name.endswith("bias")]
     found = odd_layers(f, matrices, lambda row: row.peak, least=LIMITS.row, low=False)
@@ -45,7 +45,7 @@ def row_outlier(f: Evidence) -> Verdict | None:
     return verdict("row_outlier", "warn", title, value=worst.value, limit=LIMITS.row, layers=layers_of(found))
 
 
-def zero_weights(f: Evidence) -> Verdict | None:
+def zero_weights(f: ModelEvidence) -> Verdict | None:
     """Rows, columns or most entries of a matrix that are off while the same matrix of other layers is not."""
     found: list[tuple[MatrixRow, float]] = []
     for row in f.readings.matrices:
@@ -73,7 +73,7 @@ def _as_fine(row: MatrixRow, others: list[MatrixRow]) -> bool:
     return row.distinct is None or len(fine) < 2 or fine[0] > LIMITS.as_fine * median(fine[1:])
 
 
-def low_rank(f: Evidence) -> Verdict | None:
+def low_rank(f: ModelEvidence) -> Verdict | None:
     found = odd_layers(f, f.readings.matrices, lambda row: row.rank, least=LIMITS.rank, high=False)
     if not found:
         return None
@@ -85,7 +85,7 @@ def low_rank(f: Evidence) -> Verdict | None:
     return verdict("low_rank", "warn", title, value=100 * worst.value, limit=LIMITS.rank, layers=layers_of(found))
 
 
-def duplicated_layers(f: Evidence) -> Verdict | None:
+def duplicated_layers(f: ModelEvidence) -> Verdict | None:
     if not f.duplicates:
         return None
     layers = tuple(sorted({i for twin in f.duplicates for i in (twin.layer, twin.next)}))
@@ -94,7 +94,7 @@ def duplicated_layers(f: Evidence) -> Verdict | None:
     return verdict("duplicated_layers", "warn", title, value=value, limit=LIMITS.duplicate, layers=layers)
 
 
-def unsettled_weights(f: Evidence) -> Verdict | None:
+def unsettled_weights(f: ModelEvidence) -> Verdict | None:
     """A parameter that the loss wants much larger or smaller: training ends where no scale is pulled at.
 
     Weight decay holds the ends back (head, embedding, first and last layer), so more is asked of them.
@@ -128,7 +128,7 @@ def _part(row: PullRow) -> str:
     return "embeddings" if "embed" in row.name else "final_norm" if "norm" in row.name.lower() else "weights"
 
 
-def few_values(f: Evidence) -> Verdict | None:
+def few_values(f: ModelEvidence) -> Verdict | None:
     """A layer that was rounded far more coarsely than the others."""
     found = odd_layers(f, _whole(f), lambda row: row.distinct, least=LIMITS.distinct, high=False)
     if not found:
@@ -142,7 +142,7 @@ def few_values(f: Evidence) -> Verdict | None:
     return verdict("few_values", "warn", title, value=100 * worst.value, limit=LIMITS.distinct, layers=layers)
 
 
-def spectrum_outlier(f: Evidence) -> Verdict | None:
+def spectrum_outlier(f: ModelEvidence) -> Verdict | None:
     """Training lifts the largest singular value out of the noise; a layer that was started anew lost it."""
     found = odd_layers(f, _whole(f), lambda row: row.edge, least=LIMITS.edge, high=False)
     if not found:
@@ -165,7 +165,7 @@ def spectrum_outlier(f: Evidence) -> Verdict | None:
     )
 
 
-def tails_outlier(f: Evidence) -> Verdict | None:
+def tails_outlier(f: ModelEvidence) -> Verdict | None:
     """Entries of a narrower distribution: clipped or rounded. A few huge ones feed massive activations and are no fault.
 
     Trained matrices differ much in how heavy their tails are; one without tails is as it was drawn, or was cut.
@@ -183,7 +183,7 @@ def tails_outlier(f: Evidence) -> Verdict | None:
     return verdict("tails_outlier", "warn", title, value=worst.value, limit=LIMITS.tails, layers=layers)
 
 
-def misfit(f: Evidence) -> Verdict | None:
+def misfit(f: ModelEvidence) -> Verdict | None:
     """A matrix that does not fit what it reads: of another model, another layer, or in another basis.
 
     One that fits better than all around it belongs to massive activations in healthy models, and one that fits worse
@@ -201,7 +201,7 @@ def misfit(f: Evidence) -> Verdict | None:
     return verdict("misfit", severity, title, value=worst.value, limit=LIMITS.response, layers=layers)
 
 
-def _whole(f: Evidence) -> list[MatrixRow]:
+def _whole(f: ModelEvidence) -> list[MatrixRow]:
     """Matrices, with the experts of a layer as one: the median over them."""
     plain = [row for row in f.readings.matrices if row.expert is None and not row.name.endswith("bias")]
     groups: dict[tuple[int, str], list[MatrixRow]] = defaultdict(list)

@@ -15,12 +15,12 @@ from normlab.probes.trace.hooks import Layout
 
 __all__ = [
     "ALIKE",
-    "Anatomy",
     "EmbeddingReading",
     "ExpertTwin",
     "GainRow",
     "MatrixRow",
     "Twin",
+    "WeightReadings",
     "duplicates",
     "expert_twins",
     "gain_of",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class WeightReadings:
     """Everything that was read from the weights."""
 
     matrices: tuple[MatrixRow, ...] = ()
@@ -42,7 +42,7 @@ class Anatomy:
 
 
 @torch.no_grad()
-def read_weights(layout: Layout, used: Tensor | None = None) -> Anatomy:
+def read_weights(layout: Layout, used: Tensor | None = None) -> WeightReadings:
     """Matrices and gains of every layer, the norm behind the last one, and the embedding rows that are `used`."""
     matrices: list[MatrixRow] = []
     gains: list[GainRow] = []
@@ -61,4 +61,4 @@ def read_weights(layout: Layout, used: Tensor | None = None) -> Anatomy:
     table, head = input_embedding(layout.model), output_embedding(layout.model)
     first = None if table is None or used is None else read_rows(table.weight, used, layout.model)
     last = None if head is None or used is None else read_rows(head, used, None)
-    return Anatomy(tuple(matrices), tuple(gains), first, last)
+    return WeightReadings(tuple(matrices), tuple(gains), first, last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from normlab.probes.trace.structure.ledger import MATRIX, Call, Node
+from normlab.probes.trace.structure.ledger import MATRIX, ModuleCall, Node
 
 SOFTMAX = ("_softmax", "_safe_softmax", "softmax")
 FUSED = "scaled_dot_product"
@@ -23,7 +23,7 @@ _MIXERS = (
 _SCANS = ("cumsum", "cumprod", "logcumsumexp", "_fft_r2c", "_fft_c2c", "fft_fftn")
 
 
-def is_attention(nodes: Sequence[Node], calls: Sequence[Call]) -> bool:
+def is_attention(nodes: Sequence[Node], calls: Sequence[ModuleCall]) -> bool:
     for node in nodes:
         if FUSED in node.op:
             return True
@@ -45,11 +45,11 @@ def _follows(node: Node, softmax: Node) -> bool:
     return False
 
 
-def _says(calls: Sequence[Call], word: str) -> bool:
+def _says(calls: Sequence[ModuleCall], word: str) -> bool:
     return any(word in f"{call.name} {type(call.module).__name__}".lower() for call in calls)
 
 
-def mixer_name(core: Call | None, calls: Sequence[Call], nodes: Sequence[Node]) -> str:
+def mixer_name(core: ModuleCall | None, calls: Sequence[ModuleCall], nodes: Sequence[Node]) -> str:
     """'state space (MambaMixer)', or empty for a feed-forward."""
     own = [core] if core else list(calls)
     slides = any(node.op == "convolution" for node in nodes)  # GPT-2 calls its linear layers Conv1D
@@ -64,7 +64,9 @@ def mixer_name(core: Call | None, calls: Sequence[Call], nodes: Sequence[Node]) 
     return ""
 
 
-def classify(nodes: Sequence[Node], calls: Sequence[Call], core: Call | None, foreign: set[Node]) -> tuple[str, str]:
+def classify(
+    nodes: Sequence[Node], calls: Sequence[ModuleCall], core: ModuleCall | None, foreign: set[Node]
+) -> tuple[str, str]:
     """(kind, name of the mixer): of the operations and modules behind what one branch adds."""
     if is_attention(nodes, calls):
         crossed = any(node in foreign for node in nodes)

@@ -50,7 +50,7 @@ class Node:
 
 
 @dataclass(eq=False)
-class Call:
+class ModuleCall:
     """One call of one module inside the layer."""
 
     name: str
@@ -79,8 +79,8 @@ class Ledger(TorchDispatchMode):
 
     def clear(self) -> None:
         self.nodes: dict[int, Node] = {}
-        self.calls: list[Call] = []
-        self.open: list[Call] = []
+        self.calls: list[ModuleCall] = []
+        self.open: list[ModuleCall] = []
         self.counts: dict[str, int] = {}  # the second call of a module in one layer is `name@2`
         self.time = 0
 
@@ -116,7 +116,7 @@ class Ledger(TorchDispatchMode):
     def enter(self, name: str, module: nn.Module, given: Tensor | None) -> None:
         count = self.counts[name] = self.counts.get(name, 0) + 1
         read = None if given is None else self.node(given)
-        self.open.append(Call(f"{name}@{count}" if count > 1 else name, module, read, self.tick()))
+        self.open.append(ModuleCall(f"{name}@{count}" if count > 1 else name, module, read, self.tick()))
 
     def leave(self, module: nn.Module, result: Tensor | None) -> None:
         while self.open:
@@ -157,16 +157,16 @@ def ancestors(node: Node, stop: set[Node]) -> Iterator[Node]:
 
 
 @dataclass(eq=False)
-class Trace:
+class LayerTrace:
     """One call of a layer: what it was given, what it returned, what its parts did."""
 
     start: Node
     end: Node
-    calls: list[Call]
+    calls: list[ModuleCall]
     foreign: set[Node]  # another sequence that it was given: an encoder's states
 
 
-def recording(ledger: Ledger, layer: nn.Module, finished: Callable[[Trace], None]) -> list[RemovableHandle]:
+def recording(ledger: Ledger, layer: nn.Module, finished: Callable[[LayerTrace], None]) -> list[RemovableHandle]:
     """Hooks that fill the ledger in the first call of `layer`, then tell what it did."""
     done = False
     given: list[tuple[Node, set[Node]]] = []
@@ -186,7 +186,7 @@ def recording(ledger: Ledger, layer: nn.Module, finished: Callable[[Trace], None
         tensor = maybe_tensor(output)
         if tensor is not None:
             start, foreign = given[0]
-            finished(Trace(start, ledger.node(tensor), list(ledger.calls), foreign))
+            finished(LayerTrace(start, ledger.node(tensor), list(ledger.calls), foreign))
         ledger.clear()
 
     def enter(name: str) -> Callable[..., None]:

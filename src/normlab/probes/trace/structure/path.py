@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normlab.probes.trace.roles import Factor
-from normlab.probes.trace.structure.ledger import PASS, Call, Node, strip
+from normlab.probes.trace.structure.ledger import PASS, ModuleCall, Node, strip
 
 
 class NotAStream(Exception):
@@ -61,8 +61,8 @@ class Write:
 
 
 @dataclass
-class Normed:
-    call: Call
+class NormOnPath:
+    call: ModuleCall
     before: Node
     after: Node
 
@@ -74,7 +74,7 @@ class Weighed:
     after: Node
 
 
-Step = Write | Normed | Weighed
+Step = Write | NormOnPath | Weighed
 # What a node is: ("pass", [(1, parent)]), ("sum", [(weight, parent), ...]), ("gate", two parents), or None.
 Parts = list[tuple[Weight, Node]]
 
@@ -133,10 +133,10 @@ def _gate(gate: Node, product: Node) -> bool:
     return not gate.data and (size == 1 or (size == product.value.shape[-1] and gate.value.shape[-1] == size))
 
 
-class Walk:
+class PathBack:
     """Back from the layer's output to its input."""
 
-    def __init__(self, start: Node, calls: Iterable[Call]) -> None:
+    def __init__(self, start: Node, calls: Iterable[ModuleCall]) -> None:
         self.start = strip(start)
         self.calls = [call for call in calls if call.wrote is not None]
         self.norms = {strip(call.wrote): call for call in self.calls if call.is_norm and call.read and call.wrote}
@@ -166,7 +166,7 @@ class Walk:
         if node is self.start:
             return []
         if (call := self.norms.get(node)) is not None and call.read is not None and self.reach(call.read):
-            return [*self.steps(call.read), Normed(call, strip(call.read), node)]
+            return [*self.steps(call.read), NormOnPath(call, strip(call.read), node)]
         parts = linear(node)
         if parts is None or node.value.numel() != self.start.value.numel():
             raise NotAStream(f"is the result of {_words(node)}, which is no sum with its input")

@@ -7,7 +7,7 @@ import torch
 
 from normlab.experiments.claims.measured.networks import trained as measured
 from normlab.experiments.claims.networks import models
-from normlab.experiments.claims.networks.models import FULL, PLANS, PRE, Pair, load_trained, model_config
+from normlab.experiments.claims.networks.models import FULL, PLANS, PRE, StartAndEnd, load_trained, model_config
 from normlab.experiments.runs.folder import prepare
 from normlab.experiments.runs.trainer import run_folder
 from normlab.model import Transformer
@@ -20,7 +20,7 @@ def fresh(scheme=PRE, seed=0):
 
 
 def pair(start, end):
-    return Pair(PRE, 0, start, end, None)
+    return StartAndEnd(PRE, 0, start, end, None)
 
 
 def test_net_of_step_0_a_start_has_nothing():

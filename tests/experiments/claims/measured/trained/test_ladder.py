@@ -24,9 +24,9 @@ def test_a_folder_without_every_scheme_is_not_taken(tmp_path):
 
 @pytest.mark.parametrize(("start", "end"), [(2.5, 2.0)])
 def test_the_change_through_the_decay(start, end):
-    from normlab.experiments.compare.result import Curve
+    from normlab.experiments.compare.result import LossCurve
     from tests.experiments.compare.rows import row
 
-    made = row("pre_norm", [2.0], curve={0: Curve([1, 7, 10], [3.0, start, end], 7)})
+    made = row("pre_norm", [2.0], curve={0: LossCurve([1, 7, 10], [3.0, start, end], 7)})
     assert ladder.through_decay(made, 0) == end - start
     assert ladder.at_step(made, 0, 6) == start

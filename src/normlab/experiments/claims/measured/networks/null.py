@@ -20,7 +20,7 @@ from normlab.experiments.claims.measured.networks.trained import (
     periodic,
     removed,
 )  # fmt: skip
-from normlab.experiments.claims.networks.models import NO_KEY_NORM, NULL_SEEDS, PRE, Pair, pairs
+from normlab.experiments.claims.networks.models import NO_KEY_NORM, NULL_SEEDS, PRE, StartAndEnd, pairs
 from normlab.experiments.runs.measured import held_out
 from normlab.observe.capacity import deep_over_early
 from normlab.observe.depth_weights import dominance
@@ -31,7 +31,7 @@ SEEDS = tuple(range(100, 100 + NULL_SEEDS))
 SETTINGS: dict[str, str | int | float | bool] = {"layers": 12, "dim": 32, "steps": 300}
 
 
-def networks(bench: Bench) -> list[Pair]:
+def networks(bench: Bench) -> list[StartAndEnd]:
     return list(pairs(bench.folder.parent / "networks", "null", PRE, seeds=SEEDS))
 
 

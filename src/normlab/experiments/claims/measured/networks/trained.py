@@ -19,7 +19,7 @@ from normlab.experiments.claims.networks.models import (
     POST,
     PRE,
     STEPS,
-    Pair,
+    StartAndEnd,
     model_config,
     pairs,
 )  # fmt: skip
@@ -73,11 +73,11 @@ def layer_gradients(model: Transformer) -> list[float]:
     return list(matrix_gradients(model, [lambda b=b: loss(model, b) for b in parts]).layers)  # type: ignore[misc]
 
 
-def growth(pair: Pair) -> float:
+def growth(pair: StartAndEnd) -> float:
     return log_slope(layer_outputs(pair.end)) - log_slope(layer_outputs(pair.start))
 
 
-def periodic(pair: Pair) -> float:
+def periodic(pair: StartAndEnd) -> float:
     return periodicity(layer_outputs(pair.end), PERIOD) - periodicity(layer_outputs(pair.start), PERIOD)
 
 
@@ -111,7 +111,7 @@ class Shelf:
     def __init__(self, bench: Bench, plan: str = "models") -> None:
         self.bench, self.plan, self.seconds = bench, plan, 0.0
 
-    def __call__(self, scheme: str) -> list[Pair]:
+    def __call__(self, scheme: str) -> list[StartAndEnd]:
         folder = self.bench.folder.parent / "networks"
         found = list(pairs(folder, self.plan, scheme, seeds=self.bench.seeds))
         self.seconds += sum(pair.run.summary.seconds for pair in found)
@@ -240,7 +240,7 @@ def _settings() -> dict[str, str | int | float | bool]:
     return {"layers": DEPTH, "dim": 32, "steps": STEPS, "batch": 8, "length": 32, "data": "the shipped text, bytes"}
 
 
-def _ends(networks: Sequence[Pair], arm: str) -> Measurement:
+def _ends(networks: Sequence[StartAndEnd], arm: str) -> Measurement:
     losses = [math.nan if pair.run.loss is None else pair.run.loss for pair in networks]
     return number("held-out loss at the end", losses, arm)
 

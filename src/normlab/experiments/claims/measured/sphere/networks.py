@@ -21,18 +21,18 @@ LENGTH = 64
 
 
 @dataclass(frozen=True)
-class Shape:
+class SmallSize:
     depth: int
     width: int
     batch: int
     steps: int
 
 
-BRIDGE, NULL = Shape(6, 48, 8, 250), Shape(2, 32, 8, 100)
-EARLY = Shape(4, 32, 16, 580)
+BRIDGE, NULL = SmallSize(6, 48, 8, 250), SmallSize(2, 32, 8, 100)
+EARLY = SmallSize(4, 32, 16, 580)
 
 
-def language_model(seed: int, shape: Shape, *, early: float = 1.0) -> Transformer:
+def language_model(seed: int, shape: SmallSize, *, early: float = 1.0) -> Transformer:
     """A small model of bytes; `early` multiplies the query and key weights of the first half of the layers."""
     torch.manual_seed(seed)
     config = TransformerConfig(
@@ -59,11 +59,11 @@ def text_loss(model: Transformer) -> float:
     return sum(losses) / len(losses)
 
 
-def trained_loss(seed: int, folder: Path, shape: Shape, *, early: float = 1.0) -> float:
+def trained_loss(seed: int, folder: Path, shape: SmallSize, *, early: float = 1.0) -> float:
     return text_loss(_trained(language_model(seed, shape, early=early), folder, seed, shape))
 
 
-def _trained(model: Transformer, folder: Path, seed: int, shape: Shape) -> Transformer:
+def _trained(model: Transformer, folder: Path, seed: int, shape: SmallSize) -> Transformer:
     return train(model, Text(), folder, seed=seed, steps=shape.steps, length=LENGTH, batch=shape.batch)
 
 

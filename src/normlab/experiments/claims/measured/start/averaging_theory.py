@@ -23,7 +23,7 @@ def _prefixes(s: int) -> Tensor:
     return SetComplement(vocab=V).sample(64, s, torch.Generator().manual_seed(s)).tokens
 
 
-def _gap(model: theory.Construction, s: int) -> Tensor:
+def _gap(model: theory.TightSolution, s: int) -> Tensor:
     tokens = _prefixes(s)
     return theory.balance(model.logits(tokens), tokens)[0]
 
@@ -81,7 +81,7 @@ def balanced_residual(v: int, seed: int) -> float:
 @measure("002-08", seeds=1, seconds=1)
 def no_power_of_two(bench: Bench) -> Findings:
     """The gap falls like c/s; the total variation's ratio from one length to the next is no constant."""
-    exact = theory.Construction(V, C)
+    exact = theory.TightSolution(V, C)
     lengths = range(1, V)
     gaps = [float(_gap(exact, s).mean()) for s in lengths]
     tv = [float(theory.total_variation(s, V, gap)) for s, gap in zip(lengths, gaps, strict=True)]
@@ -98,7 +98,7 @@ def no_power_of_two(bench: Bench) -> Findings:
 
 @measure("002-17", seeds=1, seconds=1)
 def halved(bench: Bench) -> Findings:
-    exact = theory.Construction(V, C)
+    exact = theory.TightSolution(V, C)
     halves = (1, 2, 3, 4, 5, 6, 7)
     ratios = [float(_gap(exact, 2 * s).mean() / _gap(exact, s).mean()) for s in halves]
     return Findings([curve("gap at 2s over gap at s", halves, [ratios], axis="length", exact=True)], {"v": V, "c": C})
@@ -107,7 +107,7 @@ def halved(bench: Bench) -> Findings:
 @measure("002-23", seeds=1, seconds=1)
 def bounded_with_norm(bench: Bench) -> Findings:
     """With a norm on the attention output: the law through the actual matrices, and how small the gap becomes."""
-    normed = theory.Construction(V, C, gain=G)
+    normed = theory.TightSolution(V, C, gain=G)
     gaps = [float(_gap(normed, s).mean()) for s in range(1, V)]
     law = [float(theory.gap_with_norm(s, V, G)) for s in range(1, V)]
     found = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normlab.experiments.claims.evidence import Measurement, Setting, curve
+from normlab.experiments.claims.evidence import Measurement, SettingValue, curve
 from normlab.experiments.executors.here import HereExecutor
 from normlab.experiments.lengthgen.experiment import EXPERIMENT, runs_of
 from normlab.experiments.lengthgen.presets import Options
@@ -142,16 +142,16 @@ def seconds_of(*found: LengthGeneralization) -> float:
     return sum(note.seconds for one in found for note in one.runs.values())
 
 
-def settings_of(found: LengthGeneralization | Reached) -> dict[str, Setting]:
+def settings_of(found: LengthGeneralization | Reached) -> dict[str, SettingValue]:
     config = found.config
     steps = found.step if isinstance(found, Reached) else config.steps
-    model: dict[str, Setting] = {
+    model: dict[str, SettingValue] = {
         "preset": config.preset,
         "task": config.task.name,
         "norm": config.norm,
         "batch": config.batch,
     }
-    train: dict[str, Setting] = {
+    train: dict[str, SettingValue] = {
         "steps": steps,
         "lr": config.lrs[0],
         "schedule": config.schedule,

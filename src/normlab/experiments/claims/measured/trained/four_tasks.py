@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
-from normlab.experiments.claims.evidence import Measurement, Setting, curve, number
+from normlab.experiments.claims.evidence import Measurement, SettingValue, curve, number
 from normlab.experiments.claims.measured.trained.by_length import (
     Reached,
     at_length,
@@ -66,7 +66,7 @@ def peri(bench: Bench) -> Findings:
     dyck = task_runs(bench, "dyck")
     values = [arm_on_file(TV, arm, seeds=len(bench.seeds)) for arm in (NOTHING, "post_norm", "peri_norm")]
     values += [_twice(dyck, "dyck", s, metric="tv", name=f"{TV} on dyck") for s in ("pre_norm", "peri_norm")]
-    settings: dict[str, Setting] = {"steps": MINIMAL_STEPS, "steps on dyck": dyck.step}
+    settings: dict[str, SettingValue] = {"steps": MINIMAL_STEPS, "steps on dyck": dyck.step}
     return Findings(values, settings, [f"dyck: {dyck.note}", ON_FILE], COST / len(FOUR_TASKS) * dyck.step / STEPS)
 
 

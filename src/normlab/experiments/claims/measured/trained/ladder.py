@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
-from normlab.experiments.claims.evidence import Measurement, Setting, curve, number
+from normlab.experiments.claims.evidence import Measurement, SettingValue, curve, number
 from normlab.experiments.compare.experiment import EXPERIMENT
 from normlab.experiments.compare.presets import PRESETS, preset
 from normlab.experiments.compare.request import CompareRequest
@@ -75,7 +75,7 @@ def ladder(bench: Bench) -> Findings:
         ends = [row.losses[seed] or float("nan") for seed in seeds]
         measurements.append(number("held-out loss at the end, more sequences", ends, row.scheme))
     shape = setting.setting
-    settings: dict[str, Setting] = {
+    settings: dict[str, SettingValue] = {
         **per_parameter(setting),
         "depth": shape.depth, "dim": shape.dim, "tokens": shape.tokens, "batch": shape.batch, "length": shape.length,
         "recipe": shape.recipe, "optimizer": shape.optimizer, "schedule": shape.schedule,
@@ -99,7 +99,7 @@ def at_step(row: SchemeRow, seed: int, step: int) -> float:
     return points[min(points, key=lambda s: abs(s - step))]
 
 
-def per_parameter(setting: SettingResult) -> dict[str, Setting]:
+def per_parameter(setting: SettingResult) -> dict[str, SettingValue]:
     """Tokens over the baseline's parameters: the measure of how long was trained."""
     base = setting.schemes[0]
     return {"tokens per parameter": round(setting.setting.tokens / base.parameters, 2), "steps": setting.setting.steps}

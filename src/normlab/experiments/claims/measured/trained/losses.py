@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
-from normlab.experiments.claims.evidence import Setting, curve, number
+from normlab.experiments.claims.evidence import SettingValue, curve, number
 from normlab.experiments.claims.measured.trained.ladder import (
     DECAY,
     LOSS,
@@ -47,7 +47,7 @@ def _ends(setting: SettingResult, scheme: str) -> list[float]:
     return [losses[seed] or float("nan") for seed in shared(setting)]
 
 
-def _settings(setting: SettingResult) -> dict[str, Setting]:
+def _settings(setting: SettingResult) -> dict[str, SettingValue]:
     shape = setting.setting
     return {
         **per_parameter(setting), "depth": shape.depth, "dim": shape.dim, "tokens": shape.tokens, "recipe": shape.recipe

@@ -22,7 +22,7 @@ from normlab.experiments.claims.measured.trained.by_length import (
 )
 from normlab.experiments.lengthgen.presets import MINIMAL_16, NOTHING_BEHIND, SEVEN_ARMS, preset
 from normlab.experiments.lengthgen.result import LengthGeneralization
-from normlab.theory.set_complement import Construction, balance
+from normlab.theory.set_complement import TightSolution, balance
 
 NOTHING = "pre_norm(final_norm=false)"  # as the ledger writes NOTHING_BEHIND
 NAMES = {NOTHING_BEHIND: NOTHING}
@@ -93,7 +93,7 @@ def _law_residual(v: int, c: float) -> float:
     worst = 0.0
     for s in range(1, v):
         tokens = torch.arange(s)[None]
-        gap, _ = balance(Construction(v, c).logits(tokens), tokens)
+        gap, _ = balance(TightSolution(v, c).logits(tokens), tokens)
         worst = max(worst, abs(float(gap) * s - c))
     return worst
 
