@@ -18,7 +18,9 @@ INNER_SCHEMES = ("res_norm", "block_attn_res(inner=peri_norm)", "block_attn_res(
 
 # Tokens are ten for each parameter of Pre-Norm: 83,872, 601,664 and 1,186,880 of them.
 PRESETS: dict[str, Options] = {
-    "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES},
+    # Two rates, and one more on the side of the better: three for each scheme, none of them far off.
+    "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES,
+                     "lrs": (3e-3, 1e-2)},
     # A first look: 2.5 tokens for each parameter, rates chosen on one seed. Too short to decide a claim.
     "ladder-quarter": {**LADDER, "depths": (6,), "dim": 32, "tokens": 210_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES,
                        "tune_seeds": 1},
