@@ -19,7 +19,7 @@ def test_the_criteria_can_read_it(tmp_path, monkeypatch):
 
 
 def test_a_folder_without_every_scheme_is_not_taken(tmp_path):
-    assert ladder._finished(tmp_path, "ladder-small") is None
+    assert ladder._finished(tmp_path, ("pre_norm",)) is None
 
 
 @pytest.mark.parametrize(("start", "end"), [(2.5, 2.0)])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, SettingValue, curve, number
 from normlab.experiments.compare.experiment import EXPERIMENT
-from normlab.experiments.compare.presets import PRESETS, preset
+from normlab.experiments.compare.presets import LADDER_SCHEMES, preset
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
 from normlab.experiments.executors.here import HereExecutor
@@ -23,36 +23,34 @@ FEWEST = 2  # seeds that all schemes share
 
 def rung(bench: Bench) -> tuple[SettingResult, list[int], Comparison]:
     """The largest models of which every scheme has finished two seeds or more; else the small ones are trained here."""
-    found = _finished(bench.folder.parent.parent / "ladder-12", "ladder")
-    return found if found is not None else small(bench)
+    found = _finished(bench.folder.parent.parent / "ladder-12", LADDER_SCHEMES)
+    return found if found is not None else small(bench, LADDER_SCHEMES)
 
 
-def small(bench: Bench) -> tuple[SettingResult, list[int], Comparison]:
-    """The small models where `make long-runs` has finished two seeds of each; else a quarter of it is trained here."""
-    found = _finished(bench.folder.parent.parent / "ladder-small", "ladder-small")
+def small(bench: Bench, schemes: Sequence[str]) -> tuple[SettingResult, list[int], Comparison]:
+    """The small models where two seeds of these schemes have been finished; else a quarter of it is trained here."""
+    found = _finished(bench.folder.parent.parent / "ladder-small", schemes)
     if found is not None:
         return found
     first, folder = "ladder-quarter", bench.folder.parent / "ladder-quarter"
-    found = _finished(folder, first)
+    found = _finished(folder, schemes)
     if found is not None and len(found[1]) >= len(bench.seeds):
         return found
     request = CompareRequest(**{**preset(first), "seeds": max(len(bench.seeds), FEWEST)})  # type: ignore[arg-type]
     EXPERIMENT.carry_out(request, Sweep(folder, HereExecutor(), quiet=True))
-    found = _finished(folder, first)
+    found = _finished(folder, schemes)
     assert found is not None
     return found
 
 
-def _finished(folder: Path, name: str) -> tuple[SettingResult, list[int], Comparison] | None:
+def _finished(folder: Path, schemes: Sequence[str]) -> tuple[SettingResult, list[int], Comparison] | None:
     if not any(folder.glob("*/summary.json")):
         return None
     read = EXPERIMENT.analyse([folder])
     result = replace(read, notes=[note.replace(str(folder), folder.name) for note in read.notes])
     (setting,) = result.settings
     seeds = shared(setting)
-    wanted = PRESETS[name]["schemes"]
-    assert isinstance(wanted, tuple)
-    whole = len(setting.schemes) >= len(wanted) and len(seeds) >= FEWEST
+    whole = set(schemes) <= {row.scheme for row in setting.schemes} and len(seeds) >= FEWEST
     return (setting, seeds, result) if whole else None
 
 

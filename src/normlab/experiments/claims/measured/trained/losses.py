@@ -18,7 +18,7 @@ from normlab.experiments.claims.measured.trained.ladder import (
     through_decay,
 )
 from normlab.experiments.compare.experiment import EXPERIMENT
-from normlab.experiments.compare.presets import preset
+from normlab.experiments.compare.presets import INNER_SCHEMES, LADDER_SCHEMES, preset
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
 from normlab.experiments.executors.here import HereExecutor
@@ -60,7 +60,7 @@ def _seconds(*found: Comparison) -> float:
 
 @measure("res-norm", seeds=5, seconds=100)
 def res_norm(bench: Bench) -> Findings:
-    setting, _, found = small(bench)
+    setting, _, found = small(bench, LADDER_SCHEMES + INNER_SCHEMES)
     values = [
         curve(LOSS, [1.0], [[v] for v in _ends(setting, scheme)], scheme, axis="share of the training")
         for scheme in ("pre_norm", "res_norm")
@@ -73,7 +73,7 @@ def inner_placements(bench: Bench) -> Findings:
     inner = ("pre_norm", "peri_norm", "res_norm")
     names = {name: f"block_attn_res(inner={name})" for name in inner}
     labels = {**names, "pre_norm": "block_attn_res"}  # its default
-    setting, _, found = small(bench)
+    setting, _, found = small(bench, LADDER_SCHEMES + INNER_SCHEMES)
     values = [number(LOSS, _ends(setting, name), name) for name in inner]
     values += [number(LOSS, _ends(setting, labels[name]), names[name]) for name in inner]
     return Findings(values, _settings(setting), [LADDER], _seconds(found) * 6 / len(setting.schemes))
