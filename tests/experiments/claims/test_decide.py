@@ -4,7 +4,7 @@ import statistics
 import pytest
 
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.criteria import Inside, Judgement, Misprint, NotMeasured
+from normlab.experiments.claims.criteria import Every, Inside, Judgement, Misprint, NotMeasured
 from normlab.experiments.claims.decide import adjust, decide, seeds_needed, verdict_of
 from normlab.experiments.claims.evidence import Evidence, number
 
@@ -72,3 +72,12 @@ def test_the_seeds_that_are_asked_for_do_decide():
     assert seeds_needed(row.finding, times=10.0) > needed, "Holm's correction costs seeds"
     (border,) = page([0.5, 1.5])
     assert seeds_needed(border.finding) == math.inf
+
+
+def test_what_is_exact_asks_for_no_seeds():
+    both = Every((Inside("exact", high=1.0), Inside("m", high=1.0)))
+    claim = Claim("000-00", "Both are below one.", "us", both)
+    measured = (number("exact", 0.5, exact=True), number("m", [0.2, 1.4, 0.9, 0.7]))
+    row = decide([claim], {claim.id: Evidence(claim.id, measured, (0, 1, 2, 3), seconds=40.0)})[0]
+    assert row.verdict == "undecided"
+    assert "seeds in place of 4" in row.would_change

@@ -156,7 +156,7 @@ def _would_change(verdict: Verdict, finding: Judgement, adjusted: float, evidenc
 
 
 def _least(finding: Judgement) -> int:
-    return min((r.n for r in finding.readings), default=0)
+    return min((r.n for r in finding.readings if r.low is not None), default=0)
 
 
 def seeds_needed(finding: Judgement, times: float = 1.0) -> float | None:
@@ -164,13 +164,14 @@ def seeds_needed(finding: Judgement, times: float = 1.0) -> float | None:
 
     `times`: the factor of Holm's correction. A mean outside its range refutes by itself; else every part must be inside.
     """
-    if any(r.low is None or r.high is None or math.isnan(r.estimate) for r in finding.readings):
+    random = [r for r in finding.readings if min(r.p_for, r.p_against) > 0]  # what is exact asks for no seeds
+    if any(r.low is None or r.high is None or math.isnan(r.estimate) for r in random):
         return None
-    outside = [r for r in finding.readings if not r.wanted[0] <= r.estimate <= r.wanted[1]]
+    outside = [r for r in random if not r.wanted[0] <= r.estimate <= r.wanted[1]]
     if outside:
         needed = min(_enough(r, times * len(finding.readings)) for r in outside)
     else:
-        needed = max((_enough(r, times) for r in finding.readings), default=math.inf)
+        needed = max((_enough(r, times) for r in random), default=math.inf)
     return max(needed, float(_least(finding) + 1))
 
 

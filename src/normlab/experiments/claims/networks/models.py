@@ -36,7 +36,7 @@ PRE, POST, FULL, BLOCK, NO_KEY_NORM = (
 PERI = "peri_norm"
 ARMS = (PRE, POST, FULL, BLOCK)
 NULL_SEEDS = 20
-SMALL_SEEDS, SPIKE_SEEDS = 8, 16
+SMALL_SEEDS, SPIKE_SEEDS, WARMUP_SEEDS = 8, 16, 10
 RATE_SEEDS, RATE_DEPTHS = 3, (6, 12, 24)
 WARMUPS = (0, 20, 60, 120, 240)
 NULL_RATES, NULL_WARMUPS = (4e-3, 1.6e-2, 6.4e-2), (0, 10, 30, 60)
@@ -100,7 +100,7 @@ def warmup_models() -> dict[str, RunConfig]:
     """Post-Norm and Pre-Norm over warm-up lengths at 6 layers: constant rates, 400 steps of 8 x 32."""
     score = HeldOut(validations=40, curve_sequences=32, sequences=256, layers=(), prune=False)
     found = {}
-    for seed in range(SEEDS):
+    for seed in range(WARMUP_SEEDS):
         for scheme, lr in ((POST, 2e-3), (PRE, 4e-3)):  # the best rates of the stored map of 6 layers
             for warmup in WARMUPS:
                 train = TrainConfig(

@@ -19,6 +19,7 @@ from normlab.experiments.claims.networks.models import (
     SMALL_SEEDS,
     SPIKE_SEEDS,
     STEPS,
+    WARMUP_SEEDS,
     WARMUPS,
     train,
 )  # fmt: skip
@@ -103,7 +104,7 @@ def rates_map(bench: Bench) -> Findings:
     return Findings(found, MAP_SETTINGS, (STORED, bound), seconds=took)
 
 
-@measure("warmup", seeds=5, seconds=60)
+@measure("warmup", seeds=WARMUP_SEEDS, seconds=60)
 def warmup(bench: Bench) -> Findings:
     """How much the length of warm-up matters, and what it delays: runs of 6 layers."""
     found: list[Measurement] = []

@@ -67,7 +67,7 @@ def _trained(model: Transformer, folder: Path, seed: int, shape: SmallSize) -> T
     return train(model, Text(), folder, seed=seed, steps=shape.steps, length=LENGTH, batch=shape.batch)
 
 
-@measure("early-qk", seeds=6, seconds=30)
+@measure("early-qk", seeds=12, seconds=21)
 def early_qk(bench: Bench) -> Findings:
     """Smaller query and key weights in the first half: the theory's time, and the loss of trained models."""
     metric = "held-out loss of small early QK"
