@@ -206,7 +206,8 @@ CLAIMS = (
             high=BYTES,
         ),
         evidence="masked-lm",
-        note="The reference is Post-Norm's final loss with its best warm-up. A fifth of the steps or more must be saved.",
+        note="The reference is Post-Norm's final loss, at the better of two rates. A fifth of the steps or more must be "
+        "saved. A run that never gets there counts with all its steps, and the evidence says how many do: said after one had.",
     ),
     Claim(
         "001-15",
