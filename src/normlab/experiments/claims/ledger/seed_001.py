@@ -207,7 +207,7 @@ CLAIMS = (
         ),
         evidence="masked-lm",
         note="The reference is Post-Norm's final loss, at the better of two rates. A fifth of the steps or more must be "
-        "saved. A run that never gets there counts with all its steps, and the evidence says how many do: said after one had.",
+        "saved. A run that never gets there counts with all its steps, and the evidence counts them: said after one had.",
     ),
     Claim(
         "001-15",
