@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
         from normlab.experiments.lengthgen.theorem import examine, verify
         from normlab.report import console, print_json, table
         from normlab.results import as_row, plain
-        from normlab.theory import set_complement as theory
+        from normlab.theory import complement_theorem as theory
         from normlab.theory.precision import scale_needed
 
         claims = verify(vocab)
