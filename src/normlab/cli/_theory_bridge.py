@@ -44,7 +44,7 @@ class BridgeRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "Angles between tokens by layer: measured, predicted by random layers of infinite width, and by the flow."
+    help = "Angles between tokens, measured and predicted. Predicted by random layers of infinite width, and by the flow."
     more = [
         parameter("model", Model, ""),
         parameter("out", Out, Path("runs/theory")),

@@ -40,7 +40,7 @@ class ContributionsRequest(Request):
 
 def register(app: typer.Typer) -> None:
     help = (
-        "How much of the stream each layer is, by depth, and the exponents: 1/l of the square, 1/sqrt(l) of the norm."
+        "How much of the stream each layer is. By depth, with the exponents: 1/l of the square, 1/sqrt(l) of the norm."
     )
     more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
     add_command(app, ContributionsRequest, _run, name="contributions", help=help, more=more)

@@ -45,7 +45,7 @@ class MeanFieldRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "Stream norm and gradients by layer and by depth at initialisation, fitted and beside the stated exponents."
+    help = "Stream and gradients before training. By layer and by depth, fitted, beside the stated exponents."
     more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
     add_command(app, MeanFieldRequest, _run, name="mean-field", help=help, more=more)
 

@@ -39,7 +39,7 @@ class SeesawRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "What the stream does and what gradients do, by layer: who dilutes, who loses gradients."
+    help = "Who dilutes layers, who loses gradients. What the stream and the gradients do, by layer."
     more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
     add_command(app, SeesawRequest, _run, name="seesaw", help=help, more=more)
 

@@ -37,7 +37,7 @@ class SignalRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "The gradient that reaches each layer, and the norm of the stream there: their product is flat in growing streams."
+    help = "The gradient that reaches each layer. And the norm of the stream there: their product is flat in growing streams."
     more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
     add_command(app, SignalRequest, _run, name="signal", help=help, more=more)
 

@@ -24,7 +24,9 @@ def register(app: typer.Typer) -> None:
         seed: Seed = 0,
         json: Json = False,
     ) -> None:
-        """Check a model configuration; print it whole, with its parameters and FLOPs."""
+        """Check a model configuration and print it whole.
+
+        With its parameters and FLOPs."""
         from normlab.model import TransformerConfig
         from normlab.report import print_json
 

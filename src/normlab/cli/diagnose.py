@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
         parameter("models", Models, inspect.Parameter.empty), parameter("out", Out, Path("runs/diagnose")),
         parameter("device", Device, "auto"), parameter("json", Json, False),
     ]  # fmt: skip
-    help = "Is the residual stream of a model healthy? One sentence, then verdicts, plots and numbers, and what to try."
+    help = "Say whether a model is healthy, and what to try. One sentence, then verdicts, plots and numbers."
     add_command(app, DiagnoseRequest, diagnose, name="diagnose", help=help, more=more)
 
 

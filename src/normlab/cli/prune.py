@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         parameter("model", ModelName, EMPTY), parameter("out", Folder, Path("runs/prune")),
         parameter("device", Device, "auto"), parameter("json", Json, False),
     ]  # fmt: skip
-    help = "Take layers out of a Hugging Face model, heal what is left if asked, and write a folder."
+    help = "Take layers out of a Hugging Face model. Heals what is left if asked, and writes a folder."
     add_command(app, PruneRequest, run, name="prune", help=help, more=more)
 
 

@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
         parameter("model", ModelName, EMPTY), parameter("scheme", SchemeName, EMPTY),
         parameter("out", Folder, Path("runs/swap")), parameter("device", Device, "auto"), parameter("json", Json, False),
     ]  # fmt: skip
-    help = "Put a scheme into a Hugging Face model, check it, and write a folder that transformers loads."
+    help = "Put a scheme into a Hugging Face model and check it. Writes a folder that transformers loads."
     add_command(app, SwapRequest, run, name="swap", help=help, more=more)
 
 
