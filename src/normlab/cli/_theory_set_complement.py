@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         weights: Annotated[str, typer.Option(help="Of that run: raw, ema or bema.")] = "raw",
         json: Json = False,
     ) -> None:
-        """The task whose solution is exact. The construction, the rank bound, TV(s) with and without a norm, the skip path."""
+        """The task whose solution is exact. The construction, the rank bound, TV(s) with and without a norm."""
         from normlab.experiments.lengthgen.theorem import examine, verify
         from normlab.report import console, print_json, table
         from normlab.results import as_row, plain
