@@ -29,7 +29,7 @@ class SignalRequest(Request):
     kind: ClassVar[str] = "theory signal"
 
     schemes: tuple[str, ...] = option(("paper",), "Names with commas, options in brackets; `paper` (its six) or `all`.")
-    layers: int = option(24, "NetworkLayers.", ge=2)
+    layers: int = option(24, "Layers.", ge=2)
     n: int = option(16, "Tokens.", ge=2)
     d: int = option(64, "Dimension.", ge=2)
     beta: float = option(5.0, "Inverse temperature.")
@@ -77,7 +77,7 @@ def _run(_: typer.Context, given: Given) -> None:
 
 
 @dataclass(frozen=True)
-class Carried:
+class SignalBack:
     """First layer against last, means over seeds. The product is 1 where the gradient goes like 1 over the norm."""
 
     scheme: str
@@ -92,12 +92,12 @@ class Carried:
         }  # fmt: skip
 
 
-def carried(found: NetworkLayers) -> list[Carried]:
+def carried(found: NetworkLayers) -> list[SignalBack]:
     shown = []
     for i, name in enumerate(found.names):
         gradient, radius = found.gradient[i].mean(0), found.radius[i].mean(0)
         fall, growth = float(gradient[0] / gradient[-1]), float(radius[-1] / radius[0])
-        shown.append(Carried(name, fall, growth, fall / growth))
+        shown.append(SignalBack(name, fall, growth, fall / growth))
     return shown
 
 
@@ -133,7 +133,7 @@ def _page(found: NetworkLayers) -> Page:
     return page
 
 
-def sentence(shown: Sequence[Carried]) -> str:
+def sentence(shown: Sequence[SignalBack]) -> str:
     """The finding, from the numbers: does the gradient fall as the norm grows?"""
     growing = [each for each in shown if each.norm > GROWS]
     if not growing:

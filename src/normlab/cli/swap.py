@@ -56,9 +56,11 @@ def register(app: typer.Typer) -> None:
 def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
     from normlab.cli._options import pick_device
     from normlab.report import print_json
+    from normlab.schemes.names import parse_scheme
     from normlab.surgery.classes import register as register_types
     from normlab.surgery.swap import swap
 
+    parse_scheme(scheme)  # a misspelt name is said before a model is loaded
     register_types()
     device, out = pick_device(given.device), apart(source, given.out)
     loaded, batches = opened(source, request.text, length=request.window, count=request.windows, device=device)
@@ -85,12 +87,13 @@ def opened(
     from normlab.probes.inputs.hub import load
     from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
 
+    words = read_text(text)
     loaded = load(source)
     loaded.model.to(device)
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids":
         raise UnsupportedError(f"{loaded.name} reads {reads}, not text; use nl.swap(model, ..., batches=...) in Python")
-    ids = tokenize(loaded, read_text(text))
+    ids = tokenize(loaded, words)
     rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
     return loaded, [part.to(device) for part in torch.split(rows, together)]
 

@@ -25,7 +25,8 @@ def register(app: typer.Typer) -> None:
         from normlab.errors import InputError
 
         if not folder.is_dir():
-            raise InputError(f"there is no folder {str(folder)!r}; give the --out of a command that trains")
+            what = "is a file" if folder.is_file() else "does not exist"
+            raise InputError(f"the folder {str(folder)!r} {what}; give one that a command that trains writes to")
         from normlab.ui.server import serve
 
         def ready(address: str) -> None:
