@@ -82,7 +82,8 @@ def _attn_res(blocks: int | None) -> Build:
 
 def _x_transformers() -> Build:
     pool = import_module("x_transformers.x_transformers").AttentionResidual
-    return lambda model: Pooled(model, pool, blocks=None)
+    # Its default rank of 64 is refused at width 64.
+    return lambda model: Pooled(model, lambda dim: pool(dim, lora_rank=min(64, dim // 2)), blocks=None)
 
 
 def _hyper(manifold: bool) -> Build:

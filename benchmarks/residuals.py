@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import normlab as nl
 from benchmarks._residual_peers import find
-from benchmarks._trees import load_tree
+from benchmarks._trees import Tree, load_tree
 from benchmarks.timing import arguments
 from normlab.model.memory import saved_bytes
 from normlab.observe.hardware import measure_cpu
@@ -65,15 +65,24 @@ TARGETS = {  # training eager, training compiled, forward, bytes
 }
 
 
-def build(name: str, depth: int, dim: int, *, other: Any = None) -> nn.Module:
+def build(name: str, depth: int, dim: int, *, other: Tree | None = None) -> nn.Module:
+    """A candidate with its first step behind it: what is imported when it is first called is imported now."""
     torch.manual_seed(0)
-    package, plain = (other, name.removesuffix(BEFORE)) if name.endswith(BEFORE) else (nl, name)
-    scheme, options = OURS.get(plain, OURS[BASE])
+    if other is not None and name.endswith(BEFORE):
+        with other.taking_turns() as package:
+            model = _model(package, name.removesuffix(BEFORE), depth, dim)
+            trainer(model, tokens())()
+        return model
+    model = _model(nl, name, depth, dim)
+    return model if name in OURS else find()[0][name](model)
+
+
+def _model(package: Any, name: str, depth: int, dim: int) -> nn.Module:
+    scheme, options = OURS.get(name, OURS[BASE])
     config = package.TransformerConfig(
         vocab_size=VOCAB, dim=dim, depth=depth, heads=4, scheme=package.scheme(scheme, **options), max_length=LENGTH
     )
-    model = package.Transformer(config)
-    return model if plain in OURS else find()[0][name](model)
+    return package.Transformer(config)
 
 
 def tokens(length: int = LENGTH) -> Tensor:
@@ -130,7 +139,7 @@ class How:
     rounds: int
     clock: Clock
     compiled: bool = False
-    other: Any = None
+    other: Tree | None = None
     device: str = "cpu"
 
 

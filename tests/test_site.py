@@ -69,6 +69,23 @@ def test_every_line_of_the_guide_rests_on_something():
     assert all(f"#{id})" in page for id in ids)
 
 
+def test_the_guide_answers_who_beats_pre_norm_from_the_table():
+    cells = {
+        "pre_norm": {"6": "2.480", "step time": "1.00"},
+        "better": {"6": "2.0, -0.480 (-0.5 to -0.4), 0.010", "step time": "1.5 (1.4 to 1.6)"},
+        "worse": {"6": "3.0, +0.520 (+0.4 to +0.6), 0.020", "step time": "1.0"},
+        "lucky": {"6": "2.1, -0.380 (-0.9 to +0.1), 0.200", "step time": "1.0"},
+        "gone": {"6": "diverged", "step time": "1.0"},
+    }
+    said = choose.beats(cells)
+    assert "**better is better**, -0.480 (-0.5 to -0.4) nats, p 0.01; its step takes 1.5 times as long" in said
+    assert "worse for certain: worse." in said
+    assert "lucky" not in said
+    stored = choose.page()
+    assert "**siamese_norm is better**, -0.091" in stored
+    assert "At 24 layers no scheme is established as better" in stored
+
+
 def test_what_is_not_settled_is_said_to_be(monkeypatch):
     lists = choose._groups(["000-24"])
     assert lists.startswith("**Not settled**")

@@ -1,12 +1,14 @@
 """Folders that nothing leads out of, locks that destroy nothing, records that are as they were written."""
 
+import contextlib
 import json
+from pathlib import Path
 
 import pytest
 
 from normlab.config import Config
 from normlab.errors import DamagedError, InputError
-from normlab.store import inside, locked, parse, read_json, read_object
+from normlab.store import inside, locked, parse, read_json, read_object, whole
 
 REMEDY = "delete that file to run it again"
 
@@ -78,3 +80,53 @@ def test_records_come_back_as_their_type(tmp_path):
     for wrong in (None, [], {"a": "x"}, {"a": 1, "c": 2}):
         with pytest.raises(DamagedError, match=r"record\.json"):
             parse(Record, wrong, path=path, remedy=REMEDY)
+
+
+def write_both(folder, number):
+    with whole(folder, last="config.json", parts=["part*"]) as room:
+        for name in ("config.json", f"part-{number}", "shared"):
+            (room / name).write_text(str(number))
+
+
+def read_both(folder):
+    """What a reader finds: nothing where the last file is missing."""
+    files = {path.name: path.read_text() for path in folder.iterdir() if path.is_file() and path.name != ".lock"}
+    return files if "config.json" in files else {}
+
+
+@pytest.mark.parametrize("struck", ["unlink", "replace"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_files_of_two_writings_are_never_read_together(tmp_path, monkeypatch, struck, call):
+    """The process ends at some operation between the old files and the new ones; the same writing again is whole."""
+    (tmp_path / "mine").write_text("kept")
+    write_both(tmp_path, 1)
+    old = read_both(tmp_path)
+    assert old == {"config.json": "1", "part-1": "1", "shared": "1", "mine": "kept"}
+    operation, calls = getattr(Path, struck), []
+
+    def strike(self, *arguments, **options):
+        calls.append(self)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return operation(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, struck, strike)
+        with contextlib.suppress(KeyboardInterrupt):
+            write_both(tmp_path, 2)
+    new = {"config.json": "2", "part-2": "2", "shared": "2", "mine": "kept"}
+    assert len(calls) >= min(call, 2)
+    assert read_both(tmp_path) in (old, new, {})
+    write_both(tmp_path, 2)
+    assert read_both(tmp_path) == new
+    assert not (tmp_path / ".incoming").exists()
+
+
+def test_a_writing_that_fails_leaves_the_old_files(tmp_path):
+    write_both(tmp_path, 1)
+    old = read_both(tmp_path)
+    with pytest.raises(OSError, match="No space") as caught, whole(tmp_path, last="config.json", parts=[]) as room:
+        (room / "config.json").write_text("2")
+        raise OSError(28, "No space left on device")
+    assert caught.value.filename == str(tmp_path)
+    assert read_both(tmp_path) == old

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from normlab.experiments.compare.result import RunRow
+from normlab.experiments.lengthgen.against_first import against_first
 from normlab.experiments.lengthgen.result import Arm, ScoreRow
-from normlab.experiments.lengthgen.verdicts import against_first
 from normlab.experiments.runs.records import LengthScore
 from normlab.experiments.stability import analyse
 from normlab.experiments.stability.page import markdown

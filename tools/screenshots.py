@@ -35,14 +35,28 @@ PAGES = {
     "stability": (["stability", "--schemes", "pre_norm,post_norm", "--depth", "4", *SMALL, "--steps", "60"], "report.html"),
     "lengthgen": (["lengthgen", "--task", "tomita", "--steps", "200", "--seeds", "3"], "report.html"),
     "dynamics": (["dynamics"], "dynamics.html"),
+    "claims": (["claims"], "index.html"),
+    "seesaw": (["theory", "seesaw"], "seesaw.html"),
+    "contributions": (["theory", "contributions"], "contributions.html"),
+    "signal": (["theory", "signal", "--seeds", "2"], "signal.html"),
+    "mean-field": (["theory", "mean-field", "--draws", "4"], "mean-field.html"),
+    "bridge": (["theory", "bridge", "--schemes", "pre_norm,post_norm,peri_norm,ngpt", "--dim", "64"], "bridge.html"),
+    "change": (["diagnose", *(str(WORK / "compare" / f"pre_norm-l4-lr0.01-s{seed}") for seed in (0, 1))], "report.html"),
 }  # fmt: skip
-FOUND = {"diagnose": ("demo", "diagnosis.html")}  # pages that another command leaves beside its own
+# Pages that another command leaves beside its own.
+FOUND = {"diagnose": ("demo", "diagnosis.html"), "claims-000": ("claims", "seed-000.html")}
+STORED = {"models": ROOT / "docs" / "diagnose" / "report.html"}
+NEEDS = {"change": "compare"}
 
 
 def page_of(name: str) -> Path:
     """The page, made if it is not there."""
     from normlab.cli import run
 
+    if name in STORED:
+        return STORED[name]
+    if name in NEEDS:
+        page_of(NEEDS[name])
     owner, file = FOUND.get(name, (name, PAGES.get(name, ([], ""))[1]))
     path = WORK / owner / file
     if not path.exists():
@@ -71,7 +85,7 @@ def watched(folder: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"of {', '.join([*PAGES, *FOUND, 'watch'])}; default: all")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join([*PAGES, *FOUND, *STORED, 'watch'])}; default: all")
     parser.add_argument("--check", action="store_true", help="make no pictures")
     parser.add_argument("--whole", action="store_true", help="the whole page, not the first screen")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -85,7 +99,7 @@ def main() -> None:
     wrong = 0
     with sync_playwright() as playwright, contextlib.ExitStack() as held:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name in given.names or [*PAGES, *FOUND, "watch"]:
+        for name in given.names or [*PAGES, *FOUND, *STORED, "watch"]:
             if name == "watch":
                 page_of("demo")
                 address = held.enter_context(watched(WORK / "demo" / "training"))

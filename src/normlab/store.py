@@ -6,20 +6,22 @@ not as it was written raises one kind of error (`DamagedError`), which names the
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import math
 import os
+import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from normlab.config import Config
 from normlab.errors import ConfigError, DamagedError, InputError
-from normlab.files import LIMITS, read_bytes
+from normlab.files import LIMITS, naming, read_bytes, sync
 
 try:
     import fcntl
@@ -30,6 +32,7 @@ POLL = 0.1  # seconds between two looks at a lock
 GRACE = 0.3  # seconds that a lock is tried at least: somebody may only be looking at it
 LOCK = ".lock"
 HEARTBEAT = ".heartbeat"
+INCOMING = ".incoming"
 BEAT = 5.0  # seconds
 Schema = TypeVar("Schema", bound=Config)
 
@@ -96,6 +99,41 @@ def is_locked(folder: str | Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+@contextmanager
+def whole(folder: str | Path, *, last: str, parts: Sequence[str]) -> Iterator[Path]:
+    """Yields a folder to write files to; once all of them are on the disk, they take their names in this one.
+
+    `last` is the file without which nobody reads the others: it goes first and comes last, so that files of two writings
+    are never read together. Files that match one of `parts` and were not written again go. What else lies here stays.
+    """
+    home = Path(folder)
+    home.mkdir(parents=True, exist_ok=True)
+    with locked(home):
+        room = inside(home, INCOMING)
+        shutil.rmtree(room, ignore_errors=True)  # left by a process that was killed
+        room.mkdir()
+        try:
+            with naming(home):
+                yield room
+            new = sorted(room.iterdir(), key=lambda path: path.name == last)
+            for path in new:
+                sync(path)
+            old = [path for glob in parts for path in home.glob(glob) if not (room / path.name).exists()]
+            if old or any(not _same(path, home / path.name) for path in new):
+                (home / last).unlink(missing_ok=True)
+                for path in old:
+                    path.unlink()
+                for path in new:
+                    path.replace(home / path.name)
+                sync(home)
+        finally:
+            shutil.rmtree(room, ignore_errors=True)
+
+
+def _same(path: Path, other: Path) -> bool:
+    return other.is_file() and not other.is_symlink() and filecmp.cmp(path, other, shallow=False)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 
 import normlab as nl
-from benchmarks._trees import load_tree
+from benchmarks._trees import Tree, belongs, load_tree
 from benchmarks.residuals import BASE, BEFORE, How, build, measure, write
+from normlab.schemes.depth_stream import DepthAttention
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """A tree that is a package of that name and no more: whose model answers like ours, and says that it is another."""
+def other(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A tree whose model answers like ours, and imports a part of itself only when it is built."""
     package = tmp_path_factory.mktemp("before") / "src" / "normlab"
-    for name in ("model", "schemes"):
-        (package / name).mkdir(parents=True)
-        (package / name / "__init__.py").write_text("")
-    for name in ("model/transformer", "model/attention", "schemes/depth_stream", "schemes/sinkhorn"):
-        (package / f"{name}.py").write_text("")
+    (package / "schemes").mkdir(parents=True)
+    (package / "schemes" / "__init__.py").write_text("")
+    (package / "schemes" / "depth_stream.py").write_text("class DepthAttention:\n    pass\n")
     (package / "__init__.py").write_text(
         "from torch import nn\n"
         "class TransformerConfig(dict):\n    pass\n"
@@ -28,6 +27,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> object:
         "class Transformer(nn.Module):\n"
         "    def __init__(self, config):\n"
         "        super().__init__()\n"
+        "        from normlab.schemes.depth_stream import DepthAttention\n"
+        "        self.scheme = DepthAttention()\n"
         "        self.inner = nn.Embedding(config['vocab_size'], config['vocab_size'])\n"
         "    def forward(self, tokens):\n"
         "        return self.inner(tokens)\n"
@@ -35,15 +36,25 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> object:
     return load_tree(package.parents[1])
 
 
-def test_ours_stays_ours(other: object) -> None:
-    assert other is not nl
+def test_ours_stays_ours(other: Tree) -> None:
+    assert other.package is not nl
+    with other.taking_turns() as package:
+        assert sys.modules["normlab"] is package
     assert sys.modules["normlab"] is nl
     assert not any(
         "before" in str(getattr(m, "__file__", "")) for n, m in sys.modules.items() if n.startswith("normlab")
     )
 
 
-def test_both_take_turns(other: object, tmp_path: Path) -> None:
+def test_what_is_imported_late_is_the_other_trees(other: Tree) -> None:
+    """An old scheme that is built from our classes would be compared with itself."""
+    scheme = build("block_attn_res" + BEFORE, 1, 16, other=other).scheme
+    assert type(scheme) is not DepthAttention
+    assert belongs(other.modules[type(scheme).__module__], other.source)
+    assert type(build("block_attn_res", 8, 16).scheme) is DepthAttention
+
+
+def test_both_take_turns(other: Tree, tmp_path: Path) -> None:
     """The tree of before is the base, and its schemes stand beside ours."""
     assert isinstance(build("pre_norm", 1, 16), nl.Transformer)
     assert not isinstance(build("pre_norm" + BEFORE, 1, 16, other=other), nl.Transformer)

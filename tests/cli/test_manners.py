@@ -111,3 +111,11 @@ def test_every_command_says_its_page_alike():
         text = path.read_text(encoding="utf-8")
         assert not any(f'"{word}' in text or f"\\n{word}" in text for word in others), path
     assert app is not None
+
+
+def test_the_list_of_commands_cuts_no_sentence(capsys):
+    """The first lines that a new user reads."""
+    for words in ([], ["theory"], ["claims"], ["schemes"]):
+        assert run([*words, "--help"]) == 0
+        listed = capsys.readouterr().out.partition("Commands:")[2]
+        assert "..." not in listed, listed

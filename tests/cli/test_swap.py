@@ -1,6 +1,7 @@
 """`normlab swap` and what it writes."""
 
 import json
+import resource
 
 import pytest
 import torch
@@ -58,6 +59,45 @@ def test_strict_writes_nothing(tmp_path, capsys):
     said, _ = spoken(capsys, "swap", source, "peri_norm", "--out", str(out), "--window", "32", "--strict", code=1)
     assert "does NOT compute the same function" in said
     assert not out.exists()
+
+
+def test_a_folder_is_the_old_one_until_the_new_one_is_whole(tmp_path, capsys, monkeypatch):
+    source, out = small_model(tmp_path / "plain"), tmp_path / "swapped"
+    small_model(out, seed=1)
+    old = {path.name: path.read_bytes() for path in out.iterdir()}
+    command = ["swap", source, "attn_res", "--out", str(out), "--window", "32"]
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformers.PreTrainedTokenizerFast, "save_pretrained", full)
+        _, error = spoken(capsys, *command, code=2)
+    assert str(out) in error
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.name != ".lock"} == old
+    spoken(capsys, *command)
+    assert json.loads((out / "config.json").read_text())["normlab"]["scheme"]["name"] == "attn_res"
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, capsys):
+    """No file may grow: safetensors has an error of its own for that."""
+    source, out = small_model(tmp_path / "plain"), tmp_path / "swapped"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, before[1]))
+    try:
+        _, error = spoken(capsys, "swap", source, "attn_res", "--out", str(out), "--window", "32", code=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(out) in error
+    assert len(error.strip().splitlines()) == 1
+    assert not (out / "config.json").exists()
+
+
+def test_a_model_is_not_written_over_itself(tmp_path, capsys):
+    source = small_model(tmp_path / "plain")
+    for command in (["swap", source, "attn_res"], ["prune", source, "--layers", "1"], ["train", source, "steps=1"]):
+        _, error = spoken(capsys, *command, "--out", source, code=2)
+        assert "is the model that is read" in error
 
 
 @pytest.mark.parametrize(

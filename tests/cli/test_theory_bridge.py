@@ -64,7 +64,7 @@ def test_random_networks(capsys, tmp_path):
     assert [f["scheme"] for f in found] == ["post_norm", "peri_norm"]
     assert (tmp_path / "bridge.html").exists()
     assert normlab(arguments) == 0
-    assert "largest miss" in capsys.readouterr().out
+    assert "kernel's miss" in capsys.readouterr().out
 
 
 def test_a_saved_model(capsys, tmp_path):

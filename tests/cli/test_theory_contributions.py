@@ -10,7 +10,7 @@ def test_shares_by_depth(capsys, tmp_path):
     assert pre["share"][-1] < post["share"][-1]
     assert run(["theory", "contributions", *shape, "--init", "gpt2", "--schemes", "pre_norm"]) == 0
     assert "pre_norm: the last of 24 layers is" in " ".join(capsys.readouterr().out.split())
-    assert "Share of the stream" in (tmp_path / "contributions.html").read_text()
+    assert "share of the stream's norm" in (tmp_path / "contributions.html").read_text()
 
 
 def test_bad_use(capsys):

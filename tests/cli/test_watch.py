@@ -15,7 +15,7 @@ from tests.ui.runs import record, write
 
 def test_no_such_folder(capsys, tmp_path):
     assert run(["watch", str(tmp_path / "nothing")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_without_the_packages(capsys, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def test_the_gradient_of_an_average_is_that_of_the_plain_sum():
         weights.normal_()
     slope = torch.randn(2, 3, 6, dtype=torch.float64)
     plain = sum(w * y for w, y in zip(weights, outputs, strict=True))
-    found = built.average(tuple(outputs), 3)
+    found = built.mix(tuple(outputs), 3)
     torch.testing.assert_close(found, plain)
     for got, wanted in zip(*(torch.autograd.grad(x, [weights, *outputs], slope) for x in (found, plain)), strict=True):
         torch.testing.assert_close(got, wanted)

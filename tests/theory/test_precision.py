@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from normlab.theory import complement_theorem as theory
 from normlab.theory import precision
-from normlab.theory import set_complement as theory
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

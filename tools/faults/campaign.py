@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from tools.faults.harness import BROKEN, REFUSED, Ended, Strike, counted, forked, start, wait
-from tools.faults.jobs import Job, found
+from tools.faults.jobs import Job
 
 from normlab.errors import DamagedError, InputError
 
@@ -45,16 +45,29 @@ class Ground:
         gc.freeze()  # what is there stays there: a child that collects garbage need not copy every page of this process
         whole = self.home / "whole"
         self.operations = counted(partial(self.job.run, whole), self.log)
-        self.expected = found(whole)
+        self.expected = self.job.found(whole)
         assert self.expected, "the job found nothing"
-        self.whole = whole
+        assert self.expected == self.job.found(self.home / "warm"), "the job does not repeat"
+        self.whole, self.old = whole, self.home / "old"
+        if self.job.before is not None:
+            self.job.before(self.old)
         self.canary = self.home / "canary"
         self.canary.write_text(CANARY)
 
     def fresh(self) -> Path:
+        """An empty place, or one with something older in it."""
         folder = self.home / "run"
         shutil.rmtree(folder, ignore_errors=True)
+        if self.old.exists() and self.chance.random() < 0.5:
+            shutil.copytree(self.old, folder)
         return folder
+
+    def torn(self, folder: Path) -> str | None:
+        """Is work that is one piece there in pieces?"""
+        if self.job.before is None:
+            return None
+        states = ({}, self.expected, self.job.found(self.old))
+        return None if self.job.found(folder) in states else "it loads, and is neither the old one nor the new one"
 
     def strike(self, folder: Path, number: int) -> bool:
         """Run with a strike at a random operation; False where it came to its end before."""
@@ -77,7 +90,7 @@ class Ground:
         if ended.code != 0:
             return f"ended with {ended.code}: {ended.said.strip()[-400:]}"
         try:
-            same = found(folder) == self.expected
+            same = self.job.found(folder) == self.expected
         except DamagedError as error:  # whoever reads the numbers is told
             return None if may_refuse else str(error)
         return None if same else "other numbers than the undisturbed run"
@@ -96,6 +109,7 @@ def struck(ground: Ground, number: int) -> Blow:
         strikes += 1
         if ground.last.code == BROKEN:
             fault = f"a traceback: {ground.last.said.strip()[-300:]}"
+        fault = fault or ground.torn(folder)
     return Blow(strikes, fault or ground.finish(folder))
 
 
@@ -124,7 +138,7 @@ def full(ground: Ground) -> Blow:
         return Blow(1, f"no path is named: {ended.said.strip()}")
     if not ended.orderly:
         return Blow(1, f"a traceback: {ended.said.strip()[-300:]}")
-    return Blow(1, ground.finish(folder))
+    return Blow(1, ground.torn(folder) or ground.finish(folder))
 
 
 def _flip(path: Path, chance: random.Random, _other: Path) -> None:
@@ -167,7 +181,7 @@ def damaged(ground: Ground) -> Blow:
     if ground.chance.random() < 0.5:
         ground.strike(folder, signal.SIGKILL)
     else:
-        shutil.copytree(ground.whole, folder)
+        shutil.copytree(ground.whole, folder, dirs_exist_ok=True)
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.exists() else []
     if not files:
         return Blow(0)

@@ -1,10 +1,12 @@
-"""What is interrupted: the smallest training run, and the smallest sweep of each kind."""
+"""What is interrupted: the smallest training run, the smallest sweep of each kind, operations on the smallest model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.faults import surgery
 
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.executors.protocol import Outcome
@@ -29,11 +31,17 @@ MEASURED = ("train", "validation", "layers", "evaluation", "end")
 
 @dataclass(frozen=True)
 class Job:
-    """`run(folder)` begins the work, or goes on with it. `share` of the kills are for it: small runs are quick."""
+    """`run(folder)` begins the work, or goes on with it. `share` of the kills are for it: small runs are quick.
+
+    `found(folder)` is what it has to show. With `before`, which puts something older in its place, the work is one piece:
+    after a blow there is the old, the new or nothing.
+    """
 
     name: str
     run: Callable[[Path], object]
     share: float
+    found: Callable[[Path], dict[str, object]]
+    before: Callable[[Path], None] | None = None
 
 
 class Here:
@@ -88,13 +96,6 @@ STABILITY = StabilityRequest(schemes=("pre_norm",), steps=20, warmups=(0,), lrs=
 LENGTHGEN = LengthgenRequest(
     schemes=("post_norm",), steps=20, batch=2, seeds=2, train_length=4, test_lengths=(4, 6), test_count=4
 )
-# One row a job: whatever can be interrupted and leaves summaries (`summary.json`) that `found` reads.
-JOBS = (
-    Job("train", train, share=0.7),
-    Job("lengthgen", _sweep(LENGTHGEN), share=0.16),
-    Job("compare", _sweep(COMPARE), share=0.07),
-    Job("stability", _sweep(STABILITY), share=0.07),
-)
 
 
 def found(folder: Path) -> dict[str, object]:
@@ -110,3 +111,15 @@ def found(folder: Path) -> dict[str, object]:
         name = str(place.relative_to(folder))
         result[name] = {"summary": {key: summary.get(key) for key in SAME}, "log": records}
     return result
+
+
+# One row a job: whatever can be interrupted and has something to show.
+JOBS = (
+    Job("train", train, 0.62, found),
+    Job("lengthgen", _sweep(LENGTHGEN), 0.14, found),
+    Job("compare", _sweep(COMPARE), 0.06, found),
+    Job("stability", _sweep(STABILITY), 0.06, found),
+    Job("swap", surgery.operation("swap"), 0.08, surgery.files, surgery.before),
+    Job("prune", surgery.operation("prune"), 0.02, surgery.files, surgery.before),
+    Job("train FOLDER", surgery.operation("train FOLDER"), 0.02, surgery.files, surgery.before),
+)

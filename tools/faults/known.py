@@ -227,6 +227,12 @@ KNOWN = (
         "training/test_faults.py::test_a_folder_in_the_place_of_a_log_is_one_sentence",
         ("training/record.py", "        if path.is_dir():\n", "        if False:\n"),
     ),
+    known(
+        16,
+        "a swap that was stopped while it wrote left the new configuration beside the old weights",
+        "cli/test_swap.py::test_a_folder_is_the_old_one_until_the_new_one_is_whole",
+        ("store.py", "                yield room\n", "                yield home\n"),
+    ),
 )
 
 

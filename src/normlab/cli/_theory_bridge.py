@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -44,7 +45,9 @@ class BridgeRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "Angles between tokens by layer: measured, predicted by random layers of infinite width, and by the flow."
+    help = (
+        "Angles between tokens, measured and predicted. Predicted by random layers of infinite width, and by the flow."
+    )
     more = [
         parameter("model", Model, ""),
         parameter("out", Out, Path("runs/theory")),
@@ -55,6 +58,7 @@ def register(app: typer.Typer) -> None:
 
 def _run(_: typer.Context, given: Given) -> None:
     from normlab.errors import ConfigError
+    from normlab.experiments.command import command_line
     from normlab.probes.inputs.runs import is_run
     from normlab.report import console, print_json, table
 
@@ -68,7 +72,10 @@ def _run(_: typer.Context, given: Given) -> None:
         found = [_own(model, request)]
     else:
         found = [_foreign(model, request)]
-    page = _page(found).write(given.out / "bridge.html")
+    drawn = _page(found)
+    drawn.heading("How this was made")
+    drawn.code(f"{command_line(request, given.out)} {shlex.quote(model)}".removesuffix(" ''"))
+    page = drawn.write(given.out / "bridge.html")
     if given.json:
         print_json({"bridges": [f.to_dict() for f in found], "page": str(page)})
         return
@@ -83,12 +90,22 @@ def rows(found: Sequence[Bridge]) -> list[dict[str, object]]:
             "input": f.measured[0],
             "output": f.measured[-1],
             "kernel": f.kernel[-1],
-            "largest miss": f.kernel_error,
+            "kernel's miss": f.kernel_error,
             "flow": f.flow[-1],
-            "largest miss ": f.flow_error,
+            "flow's miss": f.flow_error,
         }
         for f in found
     ]
+
+
+def sentence(found: Sequence[Bridge]) -> str:
+    """Which theory is nearer, and by how much it misses at worst."""
+    kernel, flow = max(found, key=lambda f: f.kernel_error), max(found, key=lambda f: f.flow_error)
+    many = f"in {found[0].scheme}" if len(found) == 1 else f"in {len(found)} networks"
+    return (
+        f"Random layers of infinite width predict how alike tokens become {many} to within {kernel.kernel_error:.2g} of mean "
+        f"cosine (worst: {kernel.scheme}); the flow of attention alone misses by up to {flow.flow_error:.2g} ({flow.scheme})."
+    )
 
 
 def _random_networks(request: BridgeRequest, *, quiet: bool) -> list[Bridge]:
@@ -182,13 +199,10 @@ def _page(found: Sequence[Bridge]) -> Page:
     from normlab.report.figures import figure, line, theory
 
     page = Page("Theory laid over real networks", subtitle="mean cosine between tokens")
-    page.text(
-        "kernel: random layers of infinite width, from the network's own tokens, branch sizes and spread of logits. "
-        "flow: Q = K = V = I and attention only, the setting of arXiv 2510.22026, with the same sizes."
-    )
-    page.table(rows(found), name="bridge")
+    page.text(sentence(found), style="lead")
     for f in found:
-        page.heading(f.scheme)
+        if len(found) > 1:
+            page.heading(f.scheme)
         reads = range(len(f.measured))
         traces = [
             line(reads, f.measured, "measured", scheme_colour(f.scheme)),
@@ -196,5 +210,13 @@ def _page(found: Sequence[Bridge]) -> Page:
             theory(reads, f.flow, "flow (Q = K = V = I)"),
         ]
         drawn = figure(traces, x="read", y="mean cosine", down={"range": [-0.05, 1.02]})
-        page.figure(drawn, caption=f"{f.scheme}: angles by branch", height=300)
+        page.figure(drawn, caption=f"{f.scheme}: how alike the tokens are that each branch reads.", height=340)
+        if f is found[0]:
+            page.details(
+                "How to read this",
+                "Kernel: random layers of infinite width, from the network's own tokens, branch sizes and spread of logits.",
+                "Flow: Q = K = V = I and attention only, the setting of arXiv 2510.22026, with the same sizes.",
+            )
+    page.heading("The numbers")
+    page.table(rows(found), name="bridge", caption="Mean cosine of the tokens; a miss is the largest over all reads.")
     return page

@@ -40,7 +40,7 @@ class ContributionsRequest(Request):
 
 def register(app: typer.Typer) -> None:
     help = (
-        "How much of the stream each layer is, by depth, and the exponents: 1/l of the square, 1/sqrt(l) of the norm."
+        "How much of the stream each layer is. By depth, with the exponents: 1/l of the square, 1/sqrt(l) of the norm."
     )
     more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
     add_command(app, ContributionsRequest, _run, name="contributions", help=help, more=more)
@@ -76,9 +76,9 @@ def rows(found: Sequence[Contributions]) -> list[dict[str, object]]:
     return [
         {
             "scheme": f.scheme,
-            "stream ~ l^": f.stream_exponent,
-            "share ~ l^": f.share_exponent,
-            "its square ~ l^": 2 * f.share_exponent,
+            "stream ~ layer^": round(f.stream_exponent, 6),
+            "share ~ layer^": round(f.share_exponent, 6),
+            "its square ~ layer^": round(2 * f.share_exponent, 6),
             "first layer": f.share[0],
             "last layer": f.share[-1],
         }
@@ -92,7 +92,7 @@ def sentence(f: Contributions) -> str:
     kept = f"{change:.3g} times less than the first" if change > 1.2 else "no less than the first"
     return (
         f"{f.scheme}: the last of {len(f.share)} layers is {f.share[-1]:.3f} of the stream's norm, {kept}; the share goes "
-        f"like l^{f.share_exponent:.2f}."
+        f"like layer^{f.share_exponent:.2f}."
     )
 
 
@@ -103,16 +103,25 @@ def _page(found: Sequence[Contributions], init: str) -> Page:
 
     page = Page("What each layer adds to the stream", subtitle=f"{len(found[0].share)} layers, {init} initialisation")
     for f in found:
-        page.text(sentence(f))
-    page.table(rows(found), name="contributions", caption="Exponents are fitted from layer 8 on.")
+        page.text(sentence(f), style="lead")
     colours = scheme_colours(f.scheme for f in found)
     layers = found[0].layers
     traces = [line(layers, f.share, f.scheme, colours[f.scheme]) for f in found]
     if init == "paper":
         traces.append(theory(layers, [(1 + layer) ** -0.5 for layer in layers], "1/sqrt(1 + l): unit layers"))
-    page.heading("Share of the stream")
-    page.figure(figure(traces, x="layer", y="|what the layer adds| / |stream|", log_x=True, log_y=True))
+    drawn = figure(traces, x="layer", y="share of the stream's norm", log_x=True, log_y=True)
+    page.figure(drawn, caption="What a layer adds, over the stream behind it; dotted: if all layers added alike.")
+    page.details(
+        "How to read this",
+        "A share of 0.1 says that the layer's output is a tenth as long as the stream that it joins. On two logarithmic axes "
+        "a power of the layer's number is a straight line.",
+    )
     page.heading("The stream")
-    drawn = [line(layers, f.stream, f.scheme, colours[f.scheme]) for f in found]
-    page.figure(figure(drawn, x="layer", y="rms of the stream", log_x=True, log_y=True))
+    drawn = figure(
+        [line(layers, f.stream, f.scheme, colours[f.scheme]) for f in found], x="layer", y="rms of the stream",
+        log_x=True, log_y=True,
+    )  # fmt: skip
+    page.figure(drawn, caption="Why: where the stream grows, the same output is a smaller share of it.")
+    page.heading("The numbers")
+    page.table(rows(found), name="contributions", caption="Exponents are fitted from layer 8 on.")
     return page

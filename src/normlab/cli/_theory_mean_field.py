@@ -45,7 +45,7 @@ class MeanFieldRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "Stream norm and gradients by layer and by depth at initialisation, fitted and beside the stated exponents."
+    help = "Stream and gradients before training. By layer and by depth, fitted, beside the stated exponents."
     more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
     add_command(app, MeanFieldRequest, _run, name="mean-field", help=help, more=more)
 
@@ -121,6 +121,13 @@ def rows(found: Sequence[MeanField]) -> list[dict[str, str]]:
     ]
 
 
+def sentence(f: MeanField) -> str:
+    """The two numbers of a scheme, from the fits."""
+    gradient = _cell(f.fits.last_gradient_vs_depth, f.stated.last_gradient_vs_depth, "stated ")
+    stream = _cell(f.fits.stream_added_per_layer, f.stated.stream_added_per_layer, "stated ")
+    return f"{f.scheme}: the last FFN's gradient goes like depth^{gradient}; a layer adds {stream} to the stream."
+
+
 def width_rows(sweeps: Sequence[WidthSweep]) -> list[dict[str, object]]:
     return [
         {"scheme": s.scheme, **{f"d = {d}": g for d, g in zip(s.dims, s.gradients, strict=True)}, "~ d^": s.exponent,
@@ -129,12 +136,12 @@ def width_rows(sweeps: Sequence[WidthSweep]) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def _cell(value: float, stated: float | tuple[float, float] | None) -> str:
-    shown = "-" if value != value else f"{value:.3g}"
+def _cell(value: float, stated: float | tuple[float, float] | None, by: str = "") -> str:
+    shown = "-" if value != value else f"{round(value, 6) + 0.0:.3g}"  # 5e-15 is nought
     if stated is None:
         return shown
     said = f"{stated[0]:g} to {stated[1]:g}" if isinstance(stated, tuple) else f"{stated:.3g}"
-    return f"{shown} ({said})"
+    return f"{shown} ({by}{said})"
 
 
 def _page(found: Sequence[MeanField], lemmas: list[dict[str, object]], setting: MeanFieldSetting) -> Page:
@@ -142,22 +149,39 @@ def _page(found: Sequence[MeanField], lemmas: list[dict[str, object]], setting: 
 
     about = f"{setting.mode} setting, d = {setting.dim}, {setting.tokens} tokens, {setting.draws} draws"
     page = Page("Transformers at initialisation", subtitle=about)
-    page.heading("Lemmas")
-    page.table(lemmas, name="lemmas")
-    page.heading("Exponents and factors")
-    page.table(rows(found), name="exponents", caption="Stated values in brackets, where the paper has one.")
+    for f in found:
+        page.text(sentence(f), style="lead")
     deepest = {f.scheme: f.depths[-1] for f in found}
-    page.heading("Stream")
-    page.figure(_curves({n: d.stream for n, d in deepest.items()}, "branch", "mean square of h"))
-    page.heading("Gradient of each FFN's second matrix")
-    page.figure(_curves({n: d.down for n, d in deepest.items()}, "layer", "Frobenius norm", first=1))
-    page.heading("Gradient of the last FFN by depth")
+    layers = f"{found[0].depths[-1].depth} layers"
+    page.figure(
+        _curves({n: d.down for n, d in deepest.items()}, "layer", "gradient norm", first=1),
+        caption=f"Gradient of each FFN's second matrix, {layers}. Flat: all layers learn alike.",
+    )
+    page.details(
+        "How to read this",
+        "Xiong et al. (arXiv 2002.04745) state how gradients depend on depth before training: that of Post-Norm's last FFN "
+        "does not, that of Pre-Norm's falls like one over the root of the depth. Numbers in brackets are theirs.",
+    )
+    page.heading("By depth")
     depths = [d.depth for d in found[0].depths]
     page.figure(
-        _curves({f.scheme: [d.down[-1] for d in f.depths] for f in found}, "depth", "Frobenius norm", xs=depths)
+        _curves({f.scheme: [d.down[-1] for d in f.depths] for f in found}, "layers", "gradient norm", xs=depths),
+        caption="Gradient of the last FFN in models of several depths.",
+    )
+    page.heading("Stream")
+    page.figure(
+        _curves({n: d.stream for n, d in deepest.items()}, "branch", "mean square of the stream"),
+        caption=f"{layers}, two branches each.",
     )
     page.heading("Back-propagated signal")
-    page.figure(_curves({n: d.signal for n, d in deepest.items()}, "branch", "gradient norm at h"))
+    page.figure(
+        _curves({n: d.signal for n, d in deepest.items()}, "branch", "gradient norm"),
+        caption="Gradient of the loss with respect to the stream.",
+    )
+    page.heading("Exponents and factors")
+    page.table(rows(found), name="exponents", caption="Stated values in brackets, where the paper has one.")
+    page.heading("Lemmas")
+    page.table(lemmas, name="lemmas")
     return page
 
 

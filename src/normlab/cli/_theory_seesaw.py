@@ -39,7 +39,7 @@ class SeesawRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "What the stream does and what gradients do, by layer: who dilutes, who loses gradients."
+    help = "Who dilutes layers, who loses gradients. What the stream and the gradients do, by layer."
     more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
     add_command(app, SeesawRequest, _run, name="seesaw", help=help, more=more)
 
@@ -74,7 +74,7 @@ def rows(found: Sequence[SeesawArm]) -> list[dict[str, object]]:
     return [
         {
             "scheme": arm.scheme,
-            "stream ~ l^": arm.exponent,
+            "stream ~ layer^": round(arm.exponent, 6),
             "stream, last over first layer": arm.stream[-1] / arm.stream[0],
             "W1 gradient, first over last layer": arm.kept,
         }
@@ -89,7 +89,7 @@ def _page(found: Sequence[SeesawArm]) -> Page:
 
     page = Page("The seesaw of norm placement", subtitle=f"{len(found[0].stream)} layers at initialisation")
     for arm in found:
-        page.text(arm.sentence)
+        page.text(arm.sentence, style="lead")
     colours = scheme_colours(arm.scheme for arm in found)
     layers = list(range(1, len(found[0].stream) + 1))
     panels = {
@@ -102,6 +102,12 @@ def _page(found: Sequence[SeesawArm]) -> Page:
         ],
     }
     drawn, height = small_multiples(panels, x="layer", y="ratio", log_y=True, columns=2)
-    page.figure(drawn, height=height)
+    page.figure(drawn, height=height, caption="Before training, averaged over random networks.")
+    page.details(
+        "How to read this",
+        "Left: a stream that grows makes what a late layer adds a smaller part of it. Right: a gradient that falls towards "
+        "layer 1 makes early layers learn slowly. A scheme on the seesaw avoids one and gets the other.",
+    )
+    page.heading("The numbers")
     page.table(rows(found), name="seesaw")
     return page

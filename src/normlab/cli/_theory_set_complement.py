@@ -21,11 +21,11 @@ def register(app: typer.Typer) -> None:
         weights: Annotated[str, typer.Option(help="Of that run: raw, ema or bema.")] = "raw",
         json: Json = False,
     ) -> None:
-        """The exact construction, the rank bound, TV(s) with and without a norm, the skip path: claims and residuals."""
+        """The task whose solution is exact. The construction, the rank bound, TV(s) with and without a norm."""
         from normlab.experiments.lengthgen.theorem import examine, verify
         from normlab.report import console, print_json, table
         from normlab.results import as_row, plain
-        from normlab.theory import set_complement as theory
+        from normlab.theory import complement_theorem as theory
         from normlab.theory.precision import scale_needed
 
         claims = verify(vocab)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -15,6 +17,9 @@ from normlab.experiments.request import Request, option
 if TYPE_CHECKING:
     from normlab.dynamics.networks.network import NetworkLayers
     from normlab.report import Page
+
+
+GROWS = 1.5  # times, over all layers: below it a stream is bounded
 
 
 class SignalRequest(Request):
@@ -37,7 +42,7 @@ class SignalRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "The gradient that reaches each layer, and the norm of the stream there: their product is flat in growing streams."
+    help = "The gradient that reaches each layer. And the norm of the stream there: their product is flat in growing streams."
     more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
     add_command(app, SignalRequest, _run, name="signal", help=help, more=more)
 
@@ -71,21 +76,33 @@ def _run(_: typer.Context, given: Given) -> None:
     console().print(f"page: {written}", markup=False)
 
 
-def rows(found: NetworkLayers) -> list[dict[str, object]]:
-    """Means over seeds. The product with the norm is 1 where the gradient goes like 1/r."""
-    shown: list[dict[str, object]] = []
+@dataclass(frozen=True)
+class SignalBack:
+    """First layer against last, means over seeds. The product is 1 where the gradient goes like 1 over the norm."""
+
+    scheme: str
+    gradient: float
+    norm: float
+    product: float
+
+    def row(self) -> dict[str, object]:
+        return {
+            "scheme": self.scheme, "gradient first/last": self.gradient, "norm last/first": self.norm,
+            "gradient x norm, first/last": self.product,
+        }  # fmt: skip
+
+
+def carried(found: NetworkLayers) -> list[SignalBack]:
+    shown = []
     for i, name in enumerate(found.names):
         gradient, radius = found.gradient[i].mean(0), found.radius[i].mean(0)
-        carried = gradient * radius
-        shown.append(
-            {
-                "scheme": name,
-                "gradient first/last": float(gradient[0] / gradient[-1]),
-                "norm last/first": float(radius[-1] / radius[0]),
-                "gradient x norm, first/last": float(carried[0] / carried[-1]),
-            }
-        )
+        fall, growth = float(gradient[0] / gradient[-1]), float(radius[-1] / radius[0])
+        shown.append(SignalBack(name, fall, growth, fall / growth))
     return shown
+
+
+def rows(found: NetworkLayers) -> list[dict[str, object]]:
+    return [each.row() for each in carried(found)]
 
 
 def _page(found: NetworkLayers) -> Page:
@@ -94,18 +111,37 @@ def _page(found: NetworkLayers) -> Page:
     from normlab.report.figures import figure, line
 
     page = Page("The signal back", subtitle=f"{len(found.t) - 1} discrete layers, {found.gradient.shape[1]} seeds")
-    page.text(
-        "In a stream that grows, the gradient at layer l goes like 1 over the norm there, so late layers get least."
-    )
-    page.table(rows(found), name="signal")
+    page.text(sentence(carried(found)), style="lead")
     colours = scheme_colours(found.names)
     layers = range(len(found.t))
 
     def curves(values: Sequence[Sequence[float]]) -> list[dict[str, object]]:
         return [line(layers, values[i], name, colours[name]) for i, name in enumerate(found.names)]
 
-    page.heading("Gradient at each layer")
-    page.figure(figure(curves(found.gradient.mean(1).tolist()), x="layer", y="|d readout / d x|", log_y=True))
+    drawn = figure(curves(found.gradient.mean(1).tolist()), x="layer", y="gradient at the layer", log_y=True)
+    page.figure(drawn, caption="Size of the read-out's gradient with respect to what a layer holds; mean over seeds.")
+    page.details(
+        "How to read this",
+        "In a stream that grows, the gradient at a layer goes like 1 over the norm there. Then gradient times norm is the "
+        "same at the first and the last layer, and late layers get least.",
+    )
     page.heading("Norm of the stream")
-    page.figure(figure(curves(found.radius.mean(1).tolist()), x="layer", y="mean norm", log_y=True))
+    drawn = figure(curves(found.radius.mean(1).tolist()), x="layer", y="mean norm of a token", log_y=True)
+    page.figure(drawn, caption="Where the line is flat, a norm follows the sum.")
+    page.heading("The numbers")
+    page.table(rows(found), name="signal")
     return page
+
+
+def sentence(shown: Sequence[SignalBack]) -> str:
+    """The finding, from the numbers: does the gradient fall as the norm grows?"""
+    growing = [each for each in shown if each.norm > GROWS]
+    if not growing:
+        return f"No stream grows {GROWS:g} times over these layers, so no gradient is lost to growth."
+    most = max(growing, key=lambda each: each.norm)
+    apart = max(abs(math.log(each.product)) for each in growing)
+    return (
+        f"In {most.scheme} the norm grows {most.norm:.3g} times, and the last layer gets {most.gradient:.3g} times less "
+        f"gradient than the first. In the {len(growing)} streams that grow, gradient times norm changes by at most "
+        f"{100 * math.expm1(apart):.2g} %."
+    )

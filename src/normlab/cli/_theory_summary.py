@@ -10,7 +10,7 @@ from normlab.cli._options import Json
 def register(app: typer.Typer) -> None:
     @app.command("summary")
     def summary(json: Json = False) -> None:
-        """The nine-row table of Pre-Norm and Post-Norm with a measured number on each side of every row."""
+        """Pre-Norm and Post-Norm in nine rows. With a measured number on each side of every row."""
         from normlab.experiments.claims.book import read_all
         from normlab.experiments.claims.summary import summary as nine
         from normlab.report import console, print_json, table

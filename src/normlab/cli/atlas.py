@@ -13,7 +13,7 @@ from normlab.experiments.atlas.request import AtlasRequest
 
 def register(app: typer.Typer) -> None:
     more = [parameter("out", Out, Path("runs/atlas")), parameter("json", Json, False)]
-    help = "Schemes at initialisation: stream growth, gradients, depth mixing and cost, beside the closed forms."
+    help = "Every scheme before training, side by side. Stream growth, gradients, depth mixing and cost, beside closed forms."
     add_command(app, AtlasRequest, _run, name="atlas", help=help, more=more)
 
 

@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
         schemes: Annotated[list[str], typer.Argument(help="Schemes, families or `all`.")],
         json: Json = False,
     ) -> None:
-        """BibTeX of the papers behind schemes; what has no paper says where it ships."""
+        """BibTeX of the papers behind schemes. What has no paper says where it ships."""
         from normlab.report import print_json
         from normlab.schemes.citations import entries
 

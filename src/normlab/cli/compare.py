@@ -13,7 +13,7 @@ from normlab.experiments.command import flags, from_texts, make
 from normlab.experiments.compare.presets import PRESETS, preset
 from normlab.experiments.compare.request import CompareRequest
 
-HELP = "Train every scheme at its own best learning rate, over seeds, and say what the numbers support."
+HELP = "Compare schemes, each at its own best learning rate. They are trained over seeds; it says what the numbers support."
 Named = Annotated[
     str, typer.Option(help=f"A named comparison, whose settings other options override: {', '.join(PRESETS)}.")
 ]

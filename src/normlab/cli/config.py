@@ -24,7 +24,9 @@ def register(app: typer.Typer) -> None:
         seed: Seed = 0,
         json: Json = False,
     ) -> None:
-        """Check a model configuration; print it whole, with its parameters and FLOPs."""
+        """Check a model configuration and print it whole.
+
+        With its parameters and FLOPs."""
         from normlab.model import TransformerConfig
         from normlab.report import print_json
 
@@ -51,8 +53,8 @@ def _resolve(what: list[str]) -> TransformerConfig:
 def _facts(config: TransformerConfig, tokens: str | None, seed: int) -> dict[str, object]:
     import torch
 
-    from normlab.errors import InputError
     from normlab.model import Transformer
+    from normlab.numbers import whole_numbers
 
     with torch.device("meta"):
         model = Transformer(config)
@@ -63,11 +65,7 @@ def _facts(config: TransformerConfig, tokens: str | None, seed: int) -> dict[str
         f"training FLOPs per token at length {length}": model.flops_per_token(length, training=True),
     }
     if tokens is not None:
-        try:
-            ids = [int(part) for part in tokens.split(",")]
-        except ValueError:
-            raise InputError(f"--tokens takes whole numbers with commas, like 1,2,3; got {tokens!r}") from None
-        ids = [min(max(i, -(2**62)), 2**62) for i in ids]  # more would not fit an int64
+        ids = [min(max(i, -(2**62)), 2**62) for i in whole_numbers(tokens, option="--tokens")]  # more fits no int64
         torch.manual_seed(seed)
         with torch.no_grad():
             logits = Transformer(config)(torch.tensor([ids]))[0, -1]

@@ -53,7 +53,7 @@ class CostRequest(Request):
 
 
 def register(app: typer.Typer) -> None:
-    help = "Parameters, FLOPs, activation memory, residual-path traffic and pipeline traffic of a model."
+    help = "What a scheme costs. Parameters, FLOPs, activation memory, traffic of the residual path and of a pipeline."
     more = [parameter("settings", Settings, None), parameter("old", OldScheme, None), parameter("json", Json, False)]
     add_command(app, CostRequest, _run, name="cost", help=help, more=more)
 

@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
         out: SweepOut = Path("runs/demo"),
         json: Json = False,
     ) -> None:
-        """See it in about two minutes on two cores: all schemes before training, three while they train, one fault found.
+        """See it in about two minutes on two cores.
+
+        All schemes before training, three while they train, and a planted fault that is found.
 
         Ctrl-C goes on to the next stage. Running it again continues, and ends with the same page: report.html.
         """

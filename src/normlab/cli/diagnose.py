@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -43,7 +43,9 @@ class DiagnoseRequest(Request):
     images: str | None = option(None, "A folder of images for a model that reads them; generated ones serve.")
     window: int | None = option(None, "Tokens in a window: 256, or what the model can read.", ge=4)
     windows: int | None = option(None, "How many windows or images: 8; 32 for encoders.", ge=1)
-    loss: str = option("auto", "auto, causal, masked, contrastive or none.")
+    loss: Literal["auto", "causal", "masked", "contrastive", "none"] = option(
+        "auto", "auto, causal, masked, contrastive or none."
+    )
     max_length: int = option(1024, "Longest text for attention against length.", ge=64)
     skips: bool = option(True, "Skip each layer and measure the loss.")
     max_seconds: float | None = option(
@@ -62,7 +64,7 @@ def register(app: typer.Typer) -> None:
         parameter("models", Models, inspect.Parameter.empty), parameter("out", Out, Path("runs/diagnose")),
         parameter("device", Device, "auto"), parameter("json", Json, False),
     ]  # fmt: skip
-    help = "Is the residual stream of a model healthy? One sentence, then verdicts, plots and numbers, and what to try."
+    help = "Say whether a model is healthy, and what to try. One sentence, then verdicts, plots and numbers."
     add_command(app, DiagnoseRequest, diagnose, name="diagnose", help=help, more=more)
 
 

@@ -88,7 +88,7 @@ def _step(text: str | None) -> float | str | None:
 
 
 def register(app: typer.Typer) -> None:
-    help = "Simulate how each scheme moves tokens on the sphere; print predicted beside measured; write a page."
+    help = "Show how each scheme moves tokens on the sphere. Simulates it, prints predicted beside measured, writes a page."
     more = [parameter("out", Out, Path("runs/dynamics")), parameter("json", Json, False)]
     add_command(app, DynamicsRequest, _run, name="dynamics", help=help, more=more)
 

@@ -16,7 +16,7 @@ EXTRAS = {
 def register(app: typer.Typer) -> None:
     @app.command()
     def env(json: Json = False) -> None:
-        """What runs here: versions, devices, the C kernels and why they are used or not, extras."""
+        """Say what runs here. Versions, devices, the C kernels and why they are used or not, extras."""
         import importlib.util
         import platform
 

@@ -15,7 +15,7 @@ from normlab.experiments.lengthgen.presets import listing, preset
 from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.request import Request, assignments, task_of
 
-HELP = """Train schemes on short inputs and score them on long ones: total variation, legality, raw/EMA/BEMA.
+HELP = """Train schemes on short inputs, score them on long ones. Total variation, legality, raw/EMA/BEMA weights.
 
 A command that was stopped, or killed, goes on where it was when it is given again."""
 Named = Annotated[str, typer.Option(help=f"A named experiment, whose settings other options override: {listing()}.")]

@@ -9,7 +9,7 @@ import typer
 
 from normlab.cli._options import Device, Json
 from normlab.cli._request import Given, add_command, asked, explicit, parameter
-from normlab.cli.swap import EMPTY, Folder, ModelName, opened, write_model
+from normlab.cli.swap import EMPTY, Folder, ModelName, apart, opened, write_model
 from normlab.errors import ConfigError
 from normlab.experiments.request import Request, option
 
@@ -47,17 +47,17 @@ def register(app: typer.Typer) -> None:
         parameter("model", ModelName, EMPTY), parameter("out", Folder, Path("runs/prune")),
         parameter("device", Device, "auto"), parameter("json", Json, False),
     ]  # fmt: skip
-    help = "Take layers out of a Hugging Face model, heal what is left if asked, and write a folder."
+    help = "Take layers out of a Hugging Face model. Heals what is left if asked, and writes a folder."
     add_command(app, PruneRequest, run, name="prune", help=help, more=more)
 
 
 def _prune(source: str, request: PruneRequest, given: Given) -> None:
     from normlab.cli._options import pick_device
-    from normlab.files import write_json
     from normlab.report import print_json
     from normlab.surgery.heal import Heal
     from normlab.surgery.prune import choose, prune
 
+    out = apart(source, given.out)
     windows = 2 * request.windows if not request.heal else 10 * request.windows
     loaded, batches = opened(
         source, request.text, length=request.window, count=windows, device=pick_device(given.device)
@@ -70,9 +70,7 @@ def _prune(source: str, request: PruneRequest, given: Given) -> None:
         layers = tuple(choice.layer for choice in chosen)
     how = Heal(rest, steps=request.heal, lr=request.lr) if request.heal else None
     report = prune(loaded.model, list(layers), batches=shown, heal=how)
-    out = given.out
-    write_model(loaded, out)
-    write_json(out / "prune.json", report.to_dict())
+    write_model(loaded, out, "prune.json", report.to_dict())
     if given.json:
         print_json({**report.to_dict(), "folder": str(out)})
     else:

@@ -40,7 +40,9 @@ def register(app: typer.Typer) -> None:
         baseline: Annotated[str | None, typer.Option(help="What the others are compared with.")] = None,
         json: Json = False,
     ) -> None:
-        """Rebuild the report of finished sweeps (compare, stability, lengthgen), or merge several into one.
+        """Make the page of finished sweeps anew, or merge several.
+
+        Sweeps of compare, stability and lengthgen.
 
         Of one that is still running it says what runs, what waits, what failed and why.
         """

@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+import typer.core
 
 from normlab.cli._options import Json
 
 
+class Cards(typer.core.TyperGroup):
+    """`normlab schemes NAME` is `normlab schemes show NAME`."""
+
+    def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+
+
 def register(app: typer.Typer) -> None:
-    commands = typer.Typer(help="Every scheme: a table, and a card for each.", invoke_without_command=True)
+    commands = typer.Typer(cls=Cards, help="Every scheme: a table, and a card for each.", invoke_without_command=True)
 
     @commands.callback()
     def listing(context: typer.Context, json: Json = False) -> None:

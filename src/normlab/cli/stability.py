@@ -9,5 +9,5 @@ from normlab.experiments.stability.request import StabilityRequest
 
 
 def register(app: typer.Typer) -> None:
-    help = "Find how high the learning rate may go, for each warm-up, scheme and depth."
+    help = "Find how high the learning rate may go. For each warm-up, scheme and depth."
     sweep_command(app, StabilityRequest, help=help)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -48,25 +49,25 @@ def register(app: typer.Typer) -> None:
         parameter("model", ModelName, EMPTY), parameter("scheme", SchemeName, EMPTY),
         parameter("out", Folder, Path("runs/swap")), parameter("device", Device, "auto"), parameter("json", Json, False),
     ]  # fmt: skip
-    help = "Put a scheme into a Hugging Face model, check it, and write a folder that transformers loads."
+    help = "Put a scheme into a Hugging Face model and check it. Writes a folder that transformers loads."
     add_command(app, SwapRequest, run, name="swap", help=help, more=more)
 
 
 def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
     from normlab.cli._options import pick_device
-    from normlab.files import write_json
     from normlab.report import print_json
+    from normlab.schemes.names import parse_scheme
     from normlab.surgery.classes import register as register_types
     from normlab.surgery.swap import swap
 
+    parse_scheme(scheme)  # a misspelt name is said before a model is loaded
     register_types()
-    device, out = pick_device(given.device), given.out
+    device, out = pick_device(given.device), apart(source, given.out)
     loaded, batches = opened(source, request.text, length=request.window, count=request.windows, device=device)
     report = swap(loaded.model, scheme, batches=batches, calibrate=request.calibrate)  # type: ignore[arg-type]
     refused = request.strict and not report.preserved
     if not refused:
-        write_model(loaded, out)
-        write_json(out / "swap.json", report.to_dict())
+        write_model(loaded, out, "swap.json", report.to_dict())
     if given.json:
         print_json({**report.to_dict(), "folder": None if refused else str(out)})
     else:
@@ -86,21 +87,41 @@ def opened(
     from normlab.probes.inputs.hub import load
     from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
 
+    words = read_text(text)
     loaded = load(source)
     loaded.model.to(device)
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids":
         raise UnsupportedError(f"{loaded.name} reads {reads}, not text; use nl.swap(model, ..., batches=...) in Python")
-    ids = tokenize(loaded, read_text(text))
+    ids = tokenize(loaded, words)
     rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
     return loaded, [part.to(device) for part in torch.split(rows, together)]
 
 
-def write_model(loaded: Loaded, out: Path) -> None:
-    """The model and its tokenizer."""
-    from normlab.probes.inputs.hub import quiet
+def apart(source: str, out: Path) -> Path:
+    """A model is not written over itself: a process that is stopped while it writes would take both."""
+    from normlab.errors import InputError
 
-    with quiet():
-        loaded.model.save_pretrained(out)  # type: ignore[operator]
+    if Path(source).resolve() == out.resolve():
+        raise InputError(
+            f"--out {str(out)!r} is the model that is read; name another folder, and the old one stays whole"
+        )
+    return out
+
+
+def write_model(loaded: Loaded, out: Path, name: str, report: Mapping[str, object]) -> None:
+    """The model, its tokenizer and the report, or nothing of them: a folder that is not whole does not load."""
+    from safetensors import SafetensorError
+
+    from normlab.files import write_json
+    from normlab.probes.inputs.hub import quiet
+    from normlab.store import whole
+
+    with whole(out, last="config.json", parts=("model*.safetensors*", "pytorch_model*")) as room, quiet():
+        try:
+            loaded.model.save_pretrained(room)  # type: ignore[operator]
+        except SafetensorError as error:  # a full disk
+            raise OSError(f"the weights cannot be written to {str(out)!r}: {error}") from None
         if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(out)
+            loaded.tokenizer.save_pretrained(room)
+        write_json(room / name, report)

@@ -111,14 +111,14 @@ def _continue(source: Path, overrides: list[str], out: Path, *, device: str, jso
     """A model folder, trained on; what a swap has added learns faster."""
     import torch
 
-    from normlab.cli.swap import opened, write_model
+    from normlab.cli.swap import apart, opened, write_model
     from normlab.errors import InputError
-    from normlab.files import write_json
     from normlab.report import print_json
     from normlab.surgery.classes import register as register_types
     from normlab.surgery.heal import Continue, continue_training
 
     register_types()
+    apart(str(source), out)
     how = Continue().override(overrides)
     if how.warmup >= how.steps and not any(text.startswith("warmup") for text in overrides):
         how = how.replace(warmup=how.steps // 10)
@@ -132,8 +132,7 @@ def _continue(source: Path, overrides: list[str], out: Path, *, device: str, jso
         (lambda step, loss: None) if json else (lambda step, loss: typer.echo(f"step {step}: held-out loss {loss:.4f}"))
     )
     curve = continue_training(loaded.model, train, held_out, how, tell=tell)
-    write_model(loaded, out)
-    write_json(out / "training.json", {**curve.to_dict(), "how": how.to_dict()})
+    write_model(loaded, out, "training.json", {**curve.to_dict(), "how": how.to_dict()})
     if json:
         print_json({**curve.to_dict(), "folder": str(out)})
     else:

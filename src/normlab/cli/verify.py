@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
         strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a rule fails.")] = False,
         json: Json = False,
     ) -> None:
-        """Run normlab's contract on an implementation of mHC, hyper-connections or Attention Residuals."""
+        """Check an implementation of mHC, HC or AttnRes. Runs normlab's contract on it."""
         from dataclasses import asdict
 
         from normlab.report import print_json

@@ -16,14 +16,17 @@ def register(app: typer.Typer) -> None:
         port: Annotated[int, typer.Option(help="Port on this machine; 0: a free one.", min=0, max=65535)] = 0,
         open: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     ) -> None:
-        """Watch runs while they train, or look at finished ones: curves, what runs and waits, time left, layers over time.
+        """Watch runs in a browser while they train.
+
+        Curves, what runs and waits, time left, layers over time; finished folders too.
 
         It reads what other processes write and writes nothing; only this machine can see it. Ctrl-C ends it.
         """
         from normlab.errors import InputError
 
         if not folder.is_dir():
-            raise InputError(f"there is no folder {str(folder)!r}; give the --out of a command that trains")
+            what = "is a file" if folder.is_file() else "does not exist"
+            raise InputError(f"the folder {str(folder)!r} {what}; give one that a command that trains writes to")
         from normlab.ui.server import serve
 
         def ready(address: str) -> None:

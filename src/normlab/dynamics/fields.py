@@ -177,7 +177,7 @@ def field_name(name: str) -> str:
     if wanted in FIELDS:
         return wanted
     close = nearest(name, [*FIELDS, *_ALIASES])
-    meant = f" (did you mean {close!r}?)" if close else ""
+    meant = f" (did you mean {_ALIASES.get(close, close)!r}?)" if close else ""
     raise UnsupportedError(
         f"the sphere dynamics do not cover {name!r}{meant}; they cover {', '.join(FIELDS)}; for another scheme pass a "
         "normlab.dynamics.Field of your own with its s and r'"

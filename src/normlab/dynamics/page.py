@@ -12,7 +12,7 @@ from normlab.dynamics.experiment import DepthCurve, DynamicsFindings
 from normlab.dynamics.flow.simulate import Simulation
 from normlab.dynamics.laws.readings import SchemeReport
 from normlab.report import Page
-from normlab.report.colours import scheme_colours
+from normlab.report.colours import scheme_colour, scheme_colours
 from normlab.report.figures import Figure, Trace, band, figure, line, theory
 from normlab.report.page import script_json
 
@@ -50,11 +50,7 @@ def build_page(found: DynamicsFindings, spheres: Simulation | None, *, notes: li
     s = found.setting
     about = f"n = {s.n}, beta = {s.beta:.4g}, start {s.init}, weights {s.weights}, t up to {s.time:g}"
     page = Page("How norms move tokens on the sphere", subtitle=about)
-    page.text(
-        "A token is a direction and a length. Attention pulls directions together; where the norms sit decides how "
-        "fast it does at the beginning and how it dies out at the end.",
-        style="lead",
-    )
+    page.text(sentence(found), style="lead")
     for note in notes:
         page.text(note, style="note")
     for warning in found.warnings:
@@ -67,9 +63,16 @@ def build_page(found: DynamicsFindings, spheres: Simulation | None, *, notes: li
             f"(seed {e.seeds[0]})."
         )
         page.html(sphere_fragment(spheres))
+    page.details(
+        "How to read this",
+        "A token is a direction and a length. Attention pulls directions together; where the norms sit decides how fast it "
+        "does at the beginning and how it dies out at the end. A mean cosine of 0: unrelated tokens; of 1: all are alike.",
+    )
     page.heading("Cosine between tokens")
     page.figure(
-        _lines(found, lambda c: c.cosine, "mean cosine", with_band=True), caption=_band_caption(found), height=420
+        _lines(found, lambda c: c.cosine, "mean cosine of two tokens", with_band=True),
+        caption=_band_caption(found),
+        height=420,
     )
     page.heading("How it ends")
     page.figure(
@@ -77,12 +80,12 @@ def build_page(found: DynamicsFindings, spheres: Simulation | None, *, notes: li
     )
     page.heading("Norms")
     page.figure(
-        _lines(found, lambda c: c.radius, "mean norm r"),
+        _lines(found, lambda c: c.radius, "mean norm of a token"),
         caption="Length of the tokens: flat where a norm follows the sum.",
     )
     page.heading("Variance")
-    drawn = _lines(found, lambda c: c.variance, "Var", log=True)
-    page.figure(drawn, caption="Var = (1/n) sum |theta - mean|^2. In a small cone Var' = -(2/s) Var.")
+    drawn = _lines(found, lambda c: c.variance, "variance of directions", log=True)
+    page.figure(drawn, caption="Var = (1/n) sum |theta - mean|^2 of the directions. In a small cone Var' = -(2/s) Var.")
     page.heading("Predicted and measured")
     caption = "gamma' is the rate of the mean cosine; read: the exponent p or rate k of its end."
     page.table(beginning_and_end(found), name="dynamics", caption=caption)
@@ -95,14 +98,42 @@ def build_page(found: DynamicsFindings, spheres: Simulation | None, *, notes: li
     page.heading("How this was made")
     page.code(command)
     sources = [
-        {"scheme": label, **row.report.sources.to_dict()}
+        {
+            "scheme": label,
+            "beginning": row.report.sources.initial_velocity,
+            "end": row.report.sources.terminal,
+            "as t grows": row.report.sources.clustering,
+        }
         for label, row in found.schemes.items()
         if row.report.sources is not None
     ]
     if sources:
-        columns = ["scheme", "initial_velocity", "terminal", "clustering"]
-        page.table(sources, name="sources", caption="Where each prediction comes from.", columns=columns)
+        page.table(sources, name="sources", caption="Where each prediction comes from.")
     return page
+
+
+def sentence(found: DynamicsFindings) -> str:
+    """Who is alike first and last, and how far the ends lie from what is predicted."""
+    times = {label: row.report.hitting_times.get("0.5") for label, row in found.schemes.items()}
+    reached = {label: t for label, t in times.items() if t is not None and math.isfinite(t)}
+    ends = [
+        abs(row.report.terminal.value / row.report.terminal_theory - 1)
+        for row in found.schemes.values()
+        if row.report.terminal_theory and math.isfinite(row.report.terminal.value)
+    ]
+    if len(reached) < 2:
+        told = "Fewer than two schemes bring their tokens to a mean cosine of 0.5 in this time."
+    else:
+        first, last = min(reached, key=lambda k: reached[k]), max(reached, key=lambda k: reached[k])
+        told = (
+            f"Tokens become alike first in {first} (mean cosine 0.5 at t = {reached[first]:.3g}) and last in {last} "
+            f"(t = {reached[last]:.3g})."
+        )
+    return (
+        told
+        if not ends
+        else f"{told} The exponents at the end are within {100 * max(ends):.2g} % of the predicted ones."
+    )
 
 
 def sphere_fragment(run: Simulation) -> str:
@@ -110,7 +141,8 @@ def sphere_fragment(run: Simulation) -> str:
     assert run.tokens is not None
     schemes = [
         {
-            "title": row.title,
+            "title": row.name,
+            "colour": scheme_colour(row.name),
             "points": np.round(run.tokens[i, 0], 4).ravel().tolist(),
             "cosine": run.cosine[i, 0].tolist(),
             "radius": run.radius[i, 0].tolist(),
@@ -145,7 +177,7 @@ def _lines(
             data.append(band(curve.t, curve.low, curve.high, colours[label]))
         y = [v if not log or v > KEEP else None for v in of(curve)]
         data.append(line(curve.t, y, label, colours[label]))
-    return figure(data, x="t", y=title, log_y=log)
+    return figure(data, x="time t (depth)", y=title, log_y=log)
 
 
 def _tails(found: DynamicsFindings) -> Figure:
@@ -160,7 +192,7 @@ def _tails(found: DynamicsFindings) -> Figure:
         predicted = _predicted(row.report, row.tail.t)
         if predicted:
             data.append(theory(*predicted, f"{label} predicted", colours[label], showlegend=False))
-    return figure(data, x="t", y="gamma'(t)", log_x=True, log_y=True)
+    return figure(data, x="time t (depth)", y="rate of the mean cosine", log_x=True, log_y=True)
 
 
 def _predicted(row: SchemeReport, times: list[float]) -> tuple[list[float], list[float]] | None:

@@ -77,7 +77,8 @@ def task_of(text: str | None) -> AnyTask:
         return found
     name, _, rest = text.rstrip(")").partition("(")
     if name.replace("-", "_") not in TASKS and ("." in text or "/" in text):
-        raise InputError(f"the data file {text!r} does not exist; give a text file, or a task: {', '.join(TASKS)}")
+        what = "is a folder" if Path(text).is_dir() else "does not exist"
+        raise InputError(f"the data file {text!r} {what}; give a text file, or a task: {', '.join(TASKS)}")
     return task(name, **assignments([part for part in rest.split(",") if part.strip()], source=f"the task {text!r}"))
 
 

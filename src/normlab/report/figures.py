@@ -18,6 +18,7 @@ Numbers: TypeAlias = Sequence[float | None]
 
 COLUMNS = 3
 GAP = 0.06
+ROW, ROW_GAP = 150, 62  # pixels of a row of small multiples, and between two
 
 
 _LEVELS = tuple(FARES)
@@ -73,7 +74,12 @@ def figure(
     layout: Style | None = None,
 ) -> Figure:
     """Traces with their axes, which `across` and `down` say more of; the legend stands below."""
-    axes = {"xaxis": {**axis(x, log=log_x), **(across or {})}, "yaxis": {**axis(y, log=log_y), **(down or {})}}
+    xs = log_ticks(_numbers(traces, "x")) if log_x else {}
+    ys = log_ticks(_numbers(traces, "y")) if log_y else {}
+    axes = {
+        "xaxis": {**axis(x, log=log_x), **xs, **(across or {})},
+        "yaxis": {**axis(y, log=log_y), **ys, **(down or {})},
+    }
     legend = {"showlegend": True, "legend": {"orientation": "h", "y": -0.22}}
     return {"data": list(traces), "layout": {**axes, "hovermode": "closest", **legend, **(layout or {})}}
 
@@ -81,6 +87,12 @@ def figure(
 def heights(traces: Sequence[Trace]) -> list[float | None]:
     """Every y that is drawn, bands left out."""
     return [value for trace in traces if trace.get("fill") is None for value in trace["y"]]
+
+
+def _numbers(traces: Sequence[Trace], key: str) -> list[float | None]:
+    return [
+        value for trace in traces for value in trace.get(key, ()) if value is None or isinstance(value, (int, float))
+    ]
 
 
 def axis(title: str, *, log: bool = False) -> dict[str, object]:
@@ -106,7 +118,7 @@ def log_ticks(values: Sequence[float | None]) -> dict[str, object]:
         return {}
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     close = max(known) < 4 * min(known)  # less than a decade: 1, 2, 5 may leave a single number
-    steps = tuple(range(1, 10)) if close else (1, 2, 5) if high - low <= 2 else (1,)
+    steps = tuple(range(1, 10)) if close else (1, 2, 5) if max(known) <= 100 * min(known) else (1,)
     every = max(1, -(-(high - low) // 8))
     return ticks([float(f"{m}e{k}") for k in range(low, high + 1, every) for m in steps])
 
@@ -224,35 +236,38 @@ def small_multiples(
     """
     columns = min(columns, max(1, len(panels)))
     rows = math.ceil(len(panels) / columns)
+    inner = rows * ROW + (rows - 1) * ROW_GAP
     data: list[Trace] = []
     placed: dict[str, object] = {
         "meta": {"panels": len(panels), "height": 190, "gap": 80, "x": x, "y": y}
     }  # narrow pages
+    ticks_y = log_ticks([v for traces in panels.values() for v in _numbers(traces, "y")]) if log_y else {}
     titles: list[Style] = []
     named: set[str] = set()
     for index, (title, traces) in enumerate(panels.items()):
         row, column = divmod(index, columns)
         left, right = _span(column, columns)
-        top, bottom = 1 - _span(row, rows, 0.12)[0], 1 - _span(row, rows, 0.12)[1]
+        top = 1 - row * (ROW + ROW_GAP) / inner
+        bottom = max(0.0, top - ROW / inner)
         tag = "" if index == 0 else str(index + 1)
         placed[f"xaxis{tag}"] = {
             "domain": [left, right],
             "anchor": f"y{tag}",
             **({"matches": "x"} if index else {}),
             **(across or {}),
-            **({"title": {"text": x}} if index + columns >= len(panels) else {}),
+            **({"title": {"text": x, "standoff": 4}} if index + columns >= len(panels) else {}),
         }
         placed[f"yaxis{tag}"] = {
             "domain": [bottom, top],
             "anchor": f"x{tag}",
             **({"matches": "y"} if index else {}),
-            **({"type": "log", "exponentformat": "power"} if log_y else {}),
+            **({"type": "log", **ticks_y} if log_y else {}),
             **(down or {}),
-            **({"title": {"text": y}} if column == 0 else {}),
+            **({"title": {"text": y, "standoff": 4}} if column == 0 else {}),
         }
         titles.append(
             {"text": title, "x": (left + right) / 2, "y": top, "xref": "paper", "yref": "paper", "showarrow": False,
-             "yanchor": "bottom", "font": {"size": 13}}
+             "xanchor": "center", "yanchor": "bottom", "font": {"size": 13}}
         )  # fmt: skip
         for trace in traces:
             name = str(trace.get("name", ""))
@@ -260,8 +275,9 @@ def small_multiples(
             shared = {"xaxis": f"x{tag}", "yaxis": f"y{tag}", "legendgroup": name, "showlegend": shown}
             named |= {name} if shown else set()
             data.append({**trace, **shared})
-    around = {"legend": {"orientation": "h", "y": -0.25 / rows}, "margin": {"t": 30}, "hovermode": "x unified"}
-    return {"data": data, "layout": {"annotations": titles, **around, **placed, **(layout or {})}}, 90 + 210 * rows
+    legend = {"orientation": "h", "y": -55 / inner, "yanchor": "top"}
+    around = {"legend": legend, "margin": {"t": 30}, "hovermode": "x unified"}
+    return {"data": data, "layout": {"annotations": titles, **around, **placed, **(layout or {})}}, inner + 140
 
 
 def heatmaps(panels: Mapping[str, Sequence[Numbers]], *, x: str, y: str) -> tuple[Figure, int]:
@@ -271,9 +287,8 @@ def heatmaps(panels: Mapping[str, Sequence[Numbers]], *, x: str, y: str) -> tupl
         for title, values in panels.items()
     }
     colours = {"colorscale": "Viridis", "cmin": 0, "colorbar": {"thickness": 12}}
-    layout = {"hovermode": "closest", "coloraxis": colours}
-    drawn, height = small_multiples(traces, x=x, y=y, down={"autorange": "reversed"}, layout=layout)
-    return drawn, height + 60
+    layout = {"hovermode": "closest", "coloraxis": colours, "showlegend": False}
+    return small_multiples(traces, x=x, y=y, down={"autorange": "reversed"}, layout=layout)
 
 
 def _span(index: int, count: int, gap: float = GAP) -> tuple[float, float]:

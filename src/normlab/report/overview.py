@@ -11,6 +11,7 @@ from normlab.report.figures import Figure, Trace, log_ticks
 
 ROW = 21  # pixels
 HEAD = 110
+COLUMN, LETTER = 60, 6.7  # pixels on a phone
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,19 @@ def _positive(value: float | None) -> bool:
 
 
 def _few(values: Sequence[float | None]) -> dict[str, object]:
-    """On a phone a column has room for two numbers, neither of them at its edge, where the next column begins."""
+    """On a phone a column has room for two numbers, if they are far enough apart, and none at its edge."""
     found = log_ticks(values)
     known = [value for value in values if value is not None and _positive(value)]
     places, texts = found.get("tickvals"), found.get("ticktext")
     if not known or not isinstance(places, list) or not isinstance(texts, list):
         return found
-    inner = [at for at, place in enumerate(places) if 2 * min(known) <= place <= max(known) / 2] or list(
-        range(len(places))
-    )
-    kept = inner if len(inner) <= 2 else [inner[0], inner[-1]]
+    low, high = min(known), max(known)
+    inner = [at for at, place in enumerate(places) if 2 * low <= place <= high / 2] or list(range(len(places)))
+    decade = COLUMN / max(0.5, 1.1 * math.log10(high / low))  # pixels
+    pairs = [(one, two) for one in inner for two in inner if one < two]
+    fit = [
+        (one, two) for one, two in pairs
+        if decade * math.log10(places[two] / places[one]) > LETTER * (len(texts[one]) + len(texts[two])) / 2 + LETTER
+    ]  # fmt: skip
+    kept = max(fit, key=lambda pair: places[pair[1]] / places[pair[0]]) if fit else (inner[len(inner) // 2],)
     return {"tickvals": [places[at] for at in kept], "ticktext": [texts[at] for at in kept]}

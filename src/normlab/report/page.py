@@ -45,10 +45,10 @@ class Page:
         self.title, self.subtitle = title, subtitle
         self.parts: list[dict[str, object]] = []
 
-    def heading(self, text: str, *, anchor: str | None = None, level: int = 2) -> None:
-        """Level 2 stands in the contents, level 3 does not."""
+    def heading(self, text: str, *, anchor: str | None = None, level: int = 2, short: str = "") -> None:
+        """Level 2 stands in the contents, with its `short` form where it has one; level 3 does not."""
         kind = "heading" if level == 2 else "subheading"
-        self.parts.append({"kind": kind, "text": text, "anchor": anchor or _slug(text)})
+        self.parts.append({"kind": kind, "text": text, "anchor": anchor or _slug(text), "short": short or text})
 
     def text(self, text: str, *, style: str = "") -> None:
         """A paragraph; style "lead" is larger, "note" is smaller, "good" / "warn" / "bad" are call-outs."""

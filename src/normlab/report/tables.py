@@ -105,7 +105,7 @@ def fitted(columns: Sequence[Column], *, width: int, gap: int = 2) -> tuple[list
 def html_table(rows: Sequence[Row], *, columns: Sequence[str] | None = None, caption: str = "") -> str:
     """Markup whose every text is escaped: what `Page.table` shows."""
     view = layout(rows, columns)
-    kinds = [' class="number"' if numeric else "" for numeric in view.numeric]
+    kinds = [_class([line[i] for line in view.cells], numeric) for i, numeric in enumerate(view.numeric)]
     head = "".join(f'<th scope="col"{k}>{html.escape(c)}</th>' for c, k in zip(view.columns, kinds, strict=True))
     body = "\n".join(
         "<tr>" + "".join(f"<td{k}>{html.escape(c)}</td>" for c, k in zip(line, kinds, strict=True)) + "</tr>"
@@ -114,6 +114,13 @@ def html_table(rows: Sequence[Row], *, columns: Sequence[str] | None = None, cap
     above = f"<caption><span>{html.escape(caption)}</span></caption>" if caption else ""
     inside = f"{above}<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody>"
     return f'<div class="scroll" tabindex="0"><table>{inside}</table></div>'
+
+
+def _class(cells: Sequence[str], numeric: bool) -> str:
+    """Names stay whole and sentences get room: a phone scrolls sideways rather than read a word a line."""
+    longest = max(map(len, cells), default=0)
+    kind = "number" if numeric else "short" if longest <= 16 else "long" if longest > 32 else ""
+    return f' class="{kind}"' if kind else ""
 
 
 def markdown_table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> str:

@@ -74,6 +74,7 @@ def show(value: object) -> str:
     if isinstance(value, float):
         if value != value:
             return "nan"
+        value += 0.0  # no -0
         size = abs(value)
         return f"{value:.3g}" if size != 0 and (size < 1e-3 or size >= 1e5) else f"{value:.4g}"
     return str(value)

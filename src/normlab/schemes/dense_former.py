@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -62,11 +63,43 @@ class Layers(NamedTuple):
     outputs: tuple[Tensor, ...]  # y_0 .. y_m
 
 
-class DenseFormerStream(Scheme):
+class LayerMixing(Scheme):
+    """x <- x + F(N(x)); after layer m: x_m <- a mix of the layers' outputs"""
+
+    init = GPT2
+    final: nn.Module
+
+    @abstractmethod
+    def mix(self, outputs: tuple[Tensor, ...], layer: int) -> Tensor: ...
+
+    def open(self, x: Tensor) -> Layers:
+        x = self._source(x)
+        return Layers(x, (x,))
+
+    def read(self, stream: Layers, site: Site) -> tuple[Tensor, None]:
+        return self.enter(stream.x, site), None
+
+    def write(self, stream: Layers, y: Tensor, carry: None, site: Site) -> Layers:
+        x = stream.x + self.leave(y, site)
+        if not site.closes_layer:
+            return Layers(x, stream.outputs)
+        outputs = (*stream.outputs, x)
+        return Layers(self.mix(outputs, site.layer), outputs)
+
+    def to_parts(self, stream: Layers) -> Parts:
+        return Parts(stream.outputs, (stream.x,))
+
+    def from_parts(self, parts: Parts, like: Layers, site: Site | None) -> Layers:
+        return Layers(parts.moving[0], parts.settled)
+
+    def close(self, stream: Layers) -> Tensor:
+        return applied(self.final, self._read(stream.x))
+
+
+class DenseFormerStream(LayerMixing):
     """x <- x + F(N(x)); after layer m: x_m <- sum_j alpha_mj y_j"""
 
     config: DenseFormer
-    init = GPT2
 
     def __init__(self, config: DenseFormer, frame: Frame) -> None:
         super().__init__(config, frame, pre=True)
@@ -81,35 +114,14 @@ class DenseFormerStream(Scheme):
             weights.zero_()
             weights[-1] = 1.0
 
-    def open(self, x: Tensor) -> Layers:
-        x = self._source(x)
-        return Layers(x, (x,))
-
-    def read(self, stream: Layers, site: Site) -> tuple[Tensor, None]:
-        return self.enter(stream.x, site), None
-
-    def write(self, stream: Layers, y: Tensor, carry: None, site: Site) -> Layers:
-        x = stream.x + self.leave(y, site)
-        if not site.closes_layer:
-            return Layers(x, stream.outputs)
-        outputs = (*stream.outputs, x)
-        return Layers(self.average(outputs, site.layer) if str(site.layer) in self.alpha else x, outputs)
-
-    def average(self, outputs: tuple[Tensor, ...], layer: int) -> Tensor:
+    def mix(self, outputs: tuple[Tensor, ...], layer: int) -> Tensor:
+        if layer not in self.averaged:
+            return outputs[-1]
         chosen = outputs[layer % self.config.dilation :: self.config.dilation]
         weights = self.alpha[str(layer)].to(chosen[0].dtype)
         if plain():
             return torch.stack([weight * y for weight, y in zip(weights, chosen, strict=True)]).sum(0)
         return _Average.apply(weights, *chosen)
-
-    def to_parts(self, stream: Layers) -> Parts:
-        return Parts(stream.outputs, (stream.x,))
-
-    def from_parts(self, parts: Parts, like: Layers, site: Site | None) -> Layers:
-        return Layers(parts.moving[0], parts.settled)
-
-    def close(self, stream: Layers) -> Tensor:
-        return applied(self.final, self._read(stream.x))
 
 
 class Mudd(SchemeConfig):
@@ -152,11 +164,10 @@ class Mudd(SchemeConfig):
         return float(frame.dim * (len(frame.sites) + 4 * sources))
 
 
-class MuddStream(Scheme):
+class MuddStream(LayerMixing):
     """x <- x + F(N(x)); after layer m: x_m <- sum_j dw_mj y_j"""
 
     config: Mudd
-    init = GPT2
 
     def __init__(self, config: Mudd, frame: Frame) -> None:
         super().__init__(config, frame, pre=True)
@@ -175,22 +186,8 @@ class MuddStream(Scheme):
             static.zero_()
             static[-1] = 1.0
 
-    def open(self, x: Tensor) -> Layers:
-        x = self._source(x)
-        return Layers(x, (x,))
-
-    def read(self, stream: Layers, site: Site) -> tuple[Tensor, None]:
-        return self.enter(stream.x, site), None
-
-    def write(self, stream: Layers, y: Tensor, carry: None, site: Site) -> Layers:
-        x = stream.x + self.leave(y, site)
-        if not site.closes_layer:
-            return Layers(x, stream.outputs)
-        outputs = (*stream.outputs, x)
-        return Layers(self.mix(outputs, site.layer - 1), outputs)
-
-    def mix(self, outputs: tuple[Tensor, ...], at: int) -> Tensor:
-        weights = self.weigh(self.weights(outputs[-1], at)).to(outputs[-1].dtype)
+    def mix(self, outputs: tuple[Tensor, ...], layer: int) -> Tensor:
+        weights = self.weigh(self.weights(outputs[-1], layer - 1)).to(outputs[-1].dtype)
         return sum_of([weight[..., None] * y for weight, y in zip(weights.unbind(-1), outputs, strict=True)])
 
     def weights(self, newest: Tensor, at: int) -> Tensor:
@@ -199,15 +196,6 @@ class MuddStream(Scheme):
             normed = precise(newest) * inverse_rms(newest, self.frame.eps)
             inner, outer, static = (p[at].to(normed.dtype) for p in (self.inner, self.outer, self.static))
             return F.linear(F.gelu(F.linear(normed, inner)), outer) + static
-
-    def to_parts(self, stream: Layers) -> Parts:
-        return Parts(stream.outputs, (stream.x,))
-
-    def from_parts(self, parts: Parts, like: Layers, site: Site | None) -> Layers:
-        return Layers(parts.moving[0], parts.settled)
-
-    def close(self, stream: Layers) -> Tensor:
-        return applied(self.final, self._read(stream.x))
 
 
 def sum_of(terms: list[Tensor]) -> Tensor:

@@ -2,16 +2,10 @@
 
 REAL is float or double. Row i of a tensor [tokens, d] starts at p + i * stride; numbers per token are contiguous.
 Built by depth_kernels.py, once per machine and type. */
-#include <tgmath.h>
+#include "kernels.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-
-typedef long long integer;
-
-#define BLOCK 64 /* tokens that are summed before their sum joins the total: keeps rounding small */
-
-static integer smaller(integer a, integer b) { return a < b ? a : b; }
 
 int parallel(void) {
 #ifdef _OPENMP
@@ -68,13 +62,13 @@ void merge_backward(integer tokens, integer d, const REAL *grad, integer grad_st
     const integer share = (tokens + threads - 1) / threads;
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
     for (integer t = 0; t < threads; t++) {
-        const integer end = smaller(tokens, (t + 1) * share);
+        const integer end = least(tokens, (t + 1) * share);
         REAL *restrict total = sums + 4 * t * d;
         REAL *restrict part = total + 2 * d, *restrict part_gain = total + 3 * d;
         for (integer k = 0; k < 2 * d; k++) total[k] = 0;
         for (integer start = t * share; start < end; start += BLOCK) {
             for (integer k = 0; k < 2 * d; k++) part[k] = 0;
-            for (integer i = start; i < smaller(end, start + BLOCK); i++) {
+            for (integer i = start; i < least(end, start + BLOCK); i++) {
                 const REAL *bi = b + i * b_stride, *oi = o + i * o_stride, *gi = grad + i * grad_stride;
                 REAL *restrict doi = grad_o + i * grad_o_stride, *restrict dbi = db + i * d;
                 const REAL g = gate[i], q = scale[i];
@@ -93,25 +87,32 @@ void merge_backward(integer tokens, integer d, const REAL *grad, integer grad_st
                     for (integer k = 0; k < d; k++) dot += gi[k] * (bi[k] - oi[k]);
                 const REAL ds = dot * g * (1 - g), pull = ds * r[i], along = normed ? pull * r[i] * s[i] / (REAL)d : 0;
                 dlse[i] = -ds;
-                if (gain)
-                    for (integer k = 0; k < d; k++) {
-                        const REAL h = oi[k] + g * (bi[k] - oi[k]), dh = q * gain[k] * gi[k] - along_h * h, past = g * dh;
-                        doi[k] = dh - past;
-                        dbi[k] = past + pull * query[k] - along * bi[k];
-                        part[k] += pull * bi[k];
-                        part_gain[k] += gi[k] * h * q;
-                    }
+                const REAL *ti = through ? through + i * through_stride : 0;
+#define NORMED(START)                                                                                               \
+    APART for (integer k = 0; k < d; k++) {                                                                         \
+        const REAL h = oi[k] + g * (bi[k] - oi[k]), dh = q * gain[k] * gi[k] - along_h * h, past = g * dh;          \
+        doi[k] = dh - past;                                                                                         \
+        dbi[k] = (START) + (past + pull * query[k] - along * bi[k]);                                                \
+        part[k] += pull * bi[k];                                                                                    \
+        part_gain[k] += gi[k] * h * q;                                                                              \
+    }
+#define PLAIN(START)                                                                                                \
+    APART for (integer k = 0; k < d; k++) {                                                                         \
+        const REAL past = g * gi[k];                                                                                \
+        doi[k] = gi[k] - past;                                                                                      \
+        dbi[k] = (START) + (past + pull * query[k] - along * bi[k]);                                                \
+        part[k] += pull * bi[k];                                                                                    \
+    }
+                if (gain && ti)
+                    NORMED(ti[k])
+                else if (gain)
+                    NORMED(0)
+                else if (ti)
+                    PLAIN(ti[k])
                 else
-                    for (integer k = 0; k < d; k++) {
-                        const REAL past = g * gi[k];
-                        doi[k] = gi[k] - past;
-                        dbi[k] = past + pull * query[k] - along * bi[k];
-                        part[k] += pull * bi[k];
-                    }
-                if (through) {
-                    const REAL *ti = through + i * through_stride;
-                    for (integer k = 0; k < d; k++) dbi[k] += ti[k];
-                }
+                    PLAIN(0)
+#undef NORMED
+#undef PLAIN
             }
             for (integer k = 0; k < 2 * d; k++) total[k] += part[k];
         }
@@ -149,12 +150,18 @@ void mix_forward(integer tokens, integer d, integer sources, integer queries, co
     for (integer i = 0; i < tokens; i++) {
         const REAL *li = logits + i * sources * queries;
         REAL *restrict ai = weights + i * sources * queries;
+        REAL *restrict top = lse + i * queries;
         for (integer s = 0; s < queries; s++) {
-            REAL top = li[s], total = 0;
-            for (integer n = 1; n < sources; n++) top = li[n * queries + s] > top ? li[n * queries + s] : top;
-            for (integer n = 0; n < sources; n++) total += ai[n * queries + s] = exp(li[n * queries + s] - top);
+            top[s] = li[s];
+            for (integer n = 1; n < sources; n++) top[s] = li[n * queries + s] > top[s] ? li[n * queries + s] : top[s];
+            for (integer n = 0; n < sources; n++) ai[n * queries + s] = li[n * queries + s] - top[s];
+        }
+        for (integer j = 0; j < sources * queries; j++) ai[j] = raised(ai[j]);
+        for (integer s = 0; s < queries; s++) {
+            REAL total = 0;
+            for (integer n = 0; n < sources; n++) total += ai[n * queries + s];
             for (integer n = 0; n < sources; n++) ai[n * queries + s] /= total;
-            lse[i * queries + s] = top + log(total);
+            top[s] += log(total);
         }
         for (integer s = 0; s < queries; s++) weigh(i, d, sources, ai + s, queries, v, strides, out[s] + i * d);
     }
@@ -183,7 +190,7 @@ void mix_backward(integer tokens, integer d, integer sources, integer queries, c
                 const REAL wa = w[s], wb = w[s + 1], wc = w[s + 2], we = w[s + 3];
                 REAL da = 0, db = 0, dc = 0, de = 0;
 #define STEP(START)                                                                     \
-    for (integer k = 0; k < d; k++) {                                                   \
+    APART for (integer k = 0; k < d; k++) {                                             \
         const REAL one = vi[k];                                                         \
         da += a[k] * one, db += b[k] * one, dc += c[k] * one, de += e[k] * one;         \
         dvi[k] = (START) + (wa * a[k] + wb * b[k] + wc * c[k] + we * e[k]);             \
@@ -201,10 +208,18 @@ void mix_backward(integer tokens, integer d, integer sources, integer queries, c
             for (; s < queries; s++) {
                 const REAL *a = dout[s] + i * dout_strides[s], wa = w[s];
                 REAL da = 0;
-                for (integer k = 0; k < d; k++) {
-                    da += a[k] * vi[k];
-                    dvi[k] = (s ? dvi[k] : ti ? ti[k] : 0) + wa * a[k];
-                }
+#define STEP(START)                               \
+    APART for (integer k = 0; k < d; k++) {       \
+        da += a[k] * vi[k];                       \
+        dvi[k] = (START) + wa * a[k];             \
+    }
+                if (s)
+                    STEP(dvi[k])
+                else if (ti)
+                    STEP(ti[k])
+                else
+                    STEP(0)
+#undef STEP
                 di[n * queries + s] = da;
             }
         }
@@ -232,7 +247,7 @@ void attend_forward(integer tokens, integer d, integer sources, const REAL *cons
             ai[n] = logits[n][i * steps[n]];
             top = ai[n] > top ? ai[n] : top;
         }
-        for (integer n = 0; n < sources; n++) total += ai[n] = exp(ai[n] - top);
+        for (integer n = 0; n < sources; n++) total += ai[n] = raised(ai[n] - top);
         for (integer n = 0; n < sources; n++) ai[n] /= total;
         weigh(i, d, sources, ai, 1, v, strides, hi);
         scale[i] = 1;
@@ -252,13 +267,13 @@ void attend_backward(integer tokens, integer d, integer sources, const REAL *gra
     const integer share = (tokens + threads - 1) / threads;
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
     for (integer t = 0; t < threads; t++) {
-        const integer end = smaller(tokens, (t + 1) * share);
+        const integer end = least(tokens, (t + 1) * share);
         REAL *restrict total = sums + 4 * t * d, *restrict part = total + d, *restrict h = total + 2 * d;
         REAL *restrict dh = total + 3 * d;
         for (integer k = 0; k < d; k++) total[k] = 0;
         for (integer start = t * share; start < end; start += BLOCK) {
             for (integer k = 0; k < d; k++) part[k] = 0;
-            for (integer i = start; i < smaller(end, start + BLOCK); i++) {
+            for (integer i = start; i < least(end, start + BLOCK); i++) {
                 const REAL *ai = weights + i * sources, *gi = grad + i * grad_stride, *up = gi;
                 if (gain) {
                     const REAL q = scale[i];
@@ -279,12 +294,12 @@ void attend_backward(integer tokens, integer d, integer sources, const REAL *gra
                     REAL dot = 0;
                     if (through[n]) {
                         const REAL *ti = through[n] + i * through_strides[n];
-                        for (integer k = 0; k < d; k++) {
+                        APART for (integer k = 0; k < d; k++) {
                             dot += up[k] * vi[k];
                             dvi[k] = ti[k] + w * up[k];
                         }
                     } else
-                        for (integer k = 0; k < d; k++) {
+                        APART for (integer k = 0; k < d; k++) {
                             dot += up[k] * vi[k];
                             dvi[k] = w * up[k];
                         }

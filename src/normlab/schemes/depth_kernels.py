@@ -29,6 +29,7 @@ from normlab.files import LIMITS, sync, write_text
 
 SOURCE = Path(__file__).with_name("depth_kernels.c")
 SOURCES = (SOURCE, Path(__file__).with_name("ops") / "streams.c")
+HEADER = Path(__file__).with_name("kernels.h")
 # Sums may be reordered, as in every BLAS; infinities and NaN stay what they are, and the processor's modes are untouched.
 FLAGS = [
     *("-O3", "-march=native", "-std=c11", "-fPIC", "-shared"),
@@ -282,7 +283,7 @@ def _kernels(dtype: torch.dtype) -> Kernels | None:
 def _built(command: list[str], *, anew: bool = False) -> Path:
     """The library, from the cache or built now. Its name tells source, flags, compiler and processor."""
     signs = [
-        *(source.read_text("utf-8") for source in SOURCES),
+        *(source.read_text("utf-8") for source in (*SOURCES, HEADER)),
         *command[1:],
         command[0],
         str(os.stat(command[0]).st_mtime_ns),

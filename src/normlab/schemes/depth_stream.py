@@ -2,8 +2,8 @@
 
 Fast reads look ahead. When a block of reads opens, one batched pass gives for each of its queries the read over all
 closed sources; each read then only merges what the block itself has added. In Block that is one running sum. In Full it
-is one source per read, so the reads are scheduled in blocks of `AHEAD`, at the end of which the new sources move into
-one tensor and are seen by all later queries at once. The results are those of the reference, term by term.
+is one source per read, so the reads are scheduled in blocks of about `AHEAD`, at the end of which the new sources are seen by
+all later queries at once (on a GPU they move into one tensor). The results are those of the reference, term by term.
 
 All that was computed ahead travels in the stream (streams are values), and is rebuilt from the sources where it is
 missing, so a stage or a checkpoint may start anywhere with `Sources(closed, partial)`.
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from normlab.errors import InputError
 from normlab.schemes.base import GPT2, Branch, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig, lookup_row
+from normlab.schemes.depth_kernels import usable
 from normlab.schemes.depth_reads import Norm, Query, attend, full_precision, keys, merge, mix
 from normlab.schemes.norms import RMSNorm, inverse_rms, precise, watched
 from normlab.schemes.placement import Placement, PlacementConfig
@@ -291,13 +292,13 @@ class DepthAttention(Scheme):
         logits, rows = keys(unit.reshape(-1, unit.shape[-1]), ahead.table[read:], self._eps)
         sources = unit.shape[1] if unit.dim() == 3 else 1
         logits = logits.view(unit.shape[0], sources, logits.shape[-1])  # [tokens, sources, reads]
-        return self._with_logits(ahead, rows.view(unit.shape), logits, read)
+        return self._with_logits(ahead, (rows.view(unit.shape),), logits, read)
 
-    def _with_logits(self, ahead: Ahead, unit: Tensor, logits: Tensor, read: int) -> Ahead:
-        """One more unit, with its logits for all reads from `read` on, split by block."""
+    def _with_logits(self, ahead: Ahead, units: tuple[Tensor, ...], logits: Tensor, read: int) -> Ahead:
+        """More units, with their logits for all reads from `read` on, split by block."""
         sizes = [end - max(first, read) for first, end in self.schedule if end > read]
         return ahead._replace(
-            units=(*ahead.units, unit), logits=(*ahead.logits, logits.split(sizes, dim=-1)), outputs=(), inner=()
+            units=(*ahead.units, *units), logits=(*ahead.logits, logits.split(sizes, dim=-1)), outputs=(), inner=()
         )
 
     def _with_inner(self, ahead: Ahead, source: Tensor, read: int) -> Ahead:
@@ -327,12 +328,17 @@ class DepthAttention(Scheme):
         if not any(first == read for first, _ in self.schedule):
             return Sources(closed, None, self._with_inner(ahead, closed[-1], read))
         logits, last = keys(_flat(closed[-1]), ahead.table[read:], self._eps)
-        unit = _unit([*(inner.source for inner in ahead.inner), last])
-        known = len(closed) - len(ahead.inner) - 1
-        # The sources are views of their unit from here on: nothing is held twice.
-        views = [v.view_as(closed[0]) for v in unit.unbind(1)] if unit.dim() == 3 else [unit.view_as(closed[0])]
         later = torch.stack([*(inner.later for inner in ahead.inner), logits], dim=1)
-        return Sources((*closed[:known], *views), None, self._with_logits(ahead, unit, later, read))
+        known = len(closed) - len(ahead.inner) - 1
+        sources = [*(inner.source for inner in ahead.inner), last]
+        if usable(*sources) is None:
+            # The sources are views of their unit from here on: nothing is held twice.
+            unit = _unit(sources)
+            units, sources = (unit,), [*unit.unbind(1)] if unit.dim() == 3 else [unit]
+        else:  # C reads them where they lie
+            units = tuple(sources)
+        views = [v.view_as(closed[0]) for v in sources]
+        return Sources((*closed[:known], *views), None, self._with_logits(ahead, units, later, read))
 
 
 def same(one: Sources, other: Sources) -> bool:
@@ -345,6 +351,8 @@ def _schedule(sizes: list[int], reads: int, single: bool) -> list[tuple[int, int
     """First read and end of each block of reads. The output's read is a block of its own, or in Full the last read."""
     if single:
         starts = [*range(0, reads, AHEAD)]
+        if len(starts) > 1 and reads - starts[-1] < AHEAD // 2:  # a pass over all sources for so few reads does not pay
+            starts.pop()
     else:
         starts = [0, *accumulate(sizes)][: len(sizes) + (reads > sum(sizes))]
     return list(zip(starts, [*starts[1:], reads], strict=True))

@@ -17,8 +17,8 @@ from normlab.schemes.depth_kernels import usable
 NormKind = Literal["rmsnorm", "layernorm", "dyt", "derf", "l2"]
 
 
-class RMSNorm(nn.Module):
-    """g x / sqrt(mean(x^2) + eps)  (Zhang and Sennrich 2019)."""
+class Gained(nn.Module):
+    """A norm with one learned gain per coordinate, 1 at the start."""
 
     def __init__(self, dim: int, *, eps: float) -> None:
         super().__init__()
@@ -29,11 +29,15 @@ class RMSNorm(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.ones_(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
-
     def extra_repr(self) -> str:
         return f"{self.dim}, eps={self.eps:g}"
+
+
+class RMSNorm(Gained):
+    """g x / sqrt(mean(x^2) + eps)  (Zhang and Sennrich 2019)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -113,17 +117,8 @@ class _RMSNorm(torch.autograd.Function):
         return dx.to(x.dtype), dg.to(weight.dtype), None
 
 
-class L2Norm(nn.Module):
+class L2Norm(Gained):
     """g x / sqrt(|x|^2 + eps): RMSNorm without the factor sqrt(d)."""
-
-    def __init__(self, dim: int, *, eps: float) -> None:
-        super().__init__()
-        self.dim, self.eps = dim, eps
-        self.weight = nn.Parameter(torch.empty(dim))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         exact = precise(x)

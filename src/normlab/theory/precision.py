@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from normlab.theory.set_complement import gap_for, gap_with_norm
+from normlab.theory.complement_theorem import gap_for, gap_with_norm
 
 
 def lost_from(c: float, dtype: torch.dtype) -> int:

@@ -4,7 +4,7 @@ import pytest
 
 from normlab.experiments.lengthgen.theorem import CheckedClaim, verify
 from normlab.results import as_row
-from normlab.theory import set_complement as theory
+from normlab.theory import complement_theorem as theory
 
 
 def test_every_claim_holds():

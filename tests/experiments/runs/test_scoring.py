@@ -8,7 +8,7 @@ from normlab.experiments.runs import scoring
 from normlab.experiments.runs.scoring import sequence_auc
 from normlab.model import Transformer, TransformerConfig
 from normlab.tasks import task
-from normlab.theory import set_complement as theory
+from normlab.theory import complement_theorem as theory
 
 
 def test_auc_equals_counting_pairs():

@@ -72,7 +72,7 @@ def test_a_meta_device_sees_operations_of_ours():
             return func(*args, **(kwargs or {}))
 
     with torch.device("meta"):
-        model = nl.Transformer(nl.TransformerConfig(vocab_size=11, dim=8, depth=5, heads=2, scheme="attn_res"))
+        model = nl.Transformer(nl.TransformerConfig(vocab_size=11, dim=8, depth=6, heads=2, scheme="attn_res"))
         with Watch():
             model(torch.zeros(2, 3, dtype=torch.long)).sum().backward()
     for name in ("keys", "mix", "attend"):

@@ -36,7 +36,10 @@ def settle_steps(request: CompareRequest, times: Callable[[], SecondsPerStep], *
             )
         return request.tokens // per_step
     budget = request.budget or DEFAULT_BUDGET
-    available, known = seconds(budget), times()
+    available = seconds(budget)
+    if available <= 0:
+        raise ConfigError(f"--budget: {budget} is no time; give for example 90s, 10m or 2h")
+    known = times()
 
     def needed(steps: int) -> float:
         return total_seconds(request, known, steps, workers=workers)

@@ -9,7 +9,7 @@ from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.lengthgen.result import METRICS, Arm, Calm, RunNote, ScoreRow, Spread, SummaryRow
 from normlab.experiments.runs.records import WEIGHTS, FinishedRun
 from normlab.tasks import SetComplement
-from normlab.theory import set_complement as theory
+from normlab.theory import complement_theorem as theory
 
 
 def score_rows(request: LengthgenRequest, runs: Mapping[str, FinishedRun]) -> list[ScoreRow]:

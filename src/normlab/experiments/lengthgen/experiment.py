@@ -11,10 +11,10 @@ from typing import ClassVar
 from normlab.errors import InputError
 from normlab.experiments.command import command_line
 from normlab.experiments.lengthgen import page as pages
+from normlab.experiments.lengthgen.against_first import against_first
 from normlab.experiments.lengthgen.analyse import calm, closed_form, run_notes, score_rows, summarise
 from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.lengthgen.result import LengthGeneralization
-from normlab.experiments.lengthgen.verdicts import against_first
 from normlab.experiments.protocol import Experiment, Wave
 from normlab.experiments.request import Request
 from normlab.experiments.runs.config import RunConfig

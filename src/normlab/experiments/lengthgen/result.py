@@ -11,7 +11,7 @@ from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.records import LengthScore
 from normlab.results import Plain, Result, as_row
 from normlab.schemes.names import label
-from normlab.theory.set_complement import CalibratedLaws
+from normlab.theory.complement_theorem import CalibratedLaws
 
 METRICS = ("tv", "auc", "auc_pooled", "auc_sequence", "undefined", "illegal_mass", "loss",
            "attention_entropy", "attention_rms", "gap", "imbalance")  # fmt: skip

@@ -14,8 +14,8 @@ from normlab.experiments.runs.records import read_run
 from normlab.model import Transformer
 from normlab.results import Plain
 from normlab.tasks import SetComplement, task
+from normlab.theory import complement_theorem as theory
 from normlab.theory import precision
-from normlab.theory import set_complement as theory
 from normlab.training import checkpoint
 from normlab.training.loop import WEIGHTS
 from normlab.training.minimal import attention_rows, entropy, why_not

@@ -18,7 +18,7 @@ from normlab.model import Attention
 from normlab.model.attention import WEIGHTS, Pass, explicit_weights
 from normlab.schemes.norms import precise
 from normlab.tasks import IGNORE, SetComplement, Task
-from normlab.theory import set_complement as theory
+from normlab.theory import complement_theorem as theory
 
 TOKENS_AT_ONCE = 16_384
 

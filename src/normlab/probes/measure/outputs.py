@@ -109,12 +109,8 @@ def _normed(layout: Layout, batch: object) -> bool | None:
         layout.layers[-1][1].register_forward_hook(lambda _m, _a, out: seen.update(last=first_tensor(out).detach())),
         head.register_forward_pre_hook(lambda _m, args: seen.update(read=args[0].detach())),
     ]
-    try:
-        with slow_path():
-            call(layout.model, narrow(batch, 2, 64))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with slow_path(handles):
+        call(layout.model, narrow(batch, 2, 64))
     last, read = seen.get("last"), seen.get("read")
     if last is None or read is None or last.shape != read.shape:
         return None

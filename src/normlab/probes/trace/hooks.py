@@ -7,7 +7,7 @@ checked on data before anything is reported (`verify`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -406,14 +406,18 @@ def _name_mixing(layout: Layout, depth: int, run: Callable[[], object]) -> None:
 
 
 @contextmanager
-def slow_path() -> Iterator[None]:
-    """torch.nn.TransformerEncoder has a fused inference path that never calls its submodules; keep it off."""
+def slow_path(hooks: Sequence[RemovableHandle] = ()) -> Iterator[None]:
+    """torch.nn.TransformerEncoder has a fused inference path that never calls its submodules; keep it off.
+
+    `hooks` are removed at the end."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+        for hook in hooks:
+            hook.remove()
 
 
 def _ask_for_weights(_module: nn.Module, args: object, kwargs: dict[str, object]) -> tuple[object, dict[str, object]]:

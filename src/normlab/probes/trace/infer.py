@@ -42,12 +42,8 @@ def infer_roles(model: nn.Module, layers: Iterable[nn.Module], run: Callable[[],
             found[id(layer)] = explain(type(layer).__name__, trace)
 
         handles += recording(ledger, layer, finished)
-    try:
-        with torch.no_grad(), slow_path(), ledger:
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), slow_path(handles), ledger:
+        run()
     return found
 
 

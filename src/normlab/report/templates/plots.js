@@ -7,7 +7,7 @@
       margin: {l: 60, r: 20, t: layout.title ? 50 : 20, b: 50, ...(layout.margin || {})}, autosize: true};
     delete out.width; delete out.height;
     const axes = new Set(["xaxis", "yaxis", ...Object.keys(layout).filter(k => /^[xy]axis\d*$/.test(k))]);
-    for (const a of axes) out[a] = {gridcolor: c.grid, zerolinecolor: c.grid, linecolor: c.grid, automargin: true, ...(layout[a] || {})};
+    for (const a of axes) out[a] = {gridcolor: c.grid, zerolinecolor: c.grid, linecolor: c.grid, automargin: true, exponentformat: "power", minexponent: 5, separatethousands: true, ...(layout[a] || {})};
     for (const a of axes) { out[a].gridcolor = c.grid; out[a].zerolinecolor = c.grid; }
     return out;
   };
@@ -25,5 +25,19 @@
     out.annotations = (layout.annotations || []).map((a, i) => i < m.panels ? {...a, x: 0, xanchor: "left", y: 1 - i * step / inner} : a);
     out.legend = {...(layout.legend || {}), y: -60 / inner, yanchor: "top"};
     box.style.height = (inner + 170) + "px";
+    return out;
+  };
+  // A scheme keeps its hue on dark paper, and is lightened until it can be told from it (contrast 3).
+  const light = v => v.map(c => c / 255).map(c => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4).reduce((s, c, i) => s + c * [.2126, .7152, .0722][i], 0);
+  const seen = colour => {
+    if (Array.isArray(colour)) return colour.map(seen);
+    if (typeof colour !== "string" || !/^#[0-9a-f]{6}$/i.test(colour) || !dark()) return colour;
+    let v = [1, 3, 5].map(i => parseInt(colour.slice(i, i + 2), 16));
+    while (light(v) < .115) v = v.map(c => c + (255 - c) * .12);
+    return "rgb(" + v.map(Math.round).join(",") + ")";
+  };
+  const inked = trace => {
+    const out = {...trace};
+    for (const part of ["line", "marker", "error_x", "error_y"]) if (trace[part] && trace[part].color !== undefined) out[part] = {...trace[part], color: seen(trace[part].color)};
     return out;
   };

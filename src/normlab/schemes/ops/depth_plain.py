@@ -60,9 +60,12 @@ def keys_backward(
     """dv = through + sum_w r dL w - v r^2 (sum_w dL L) / d,  dw = sum over tokens of r dL v"""
     exact = precise(v)
     pull = grad if eps is None else grad * r[:, None]
-    dv = pull @ queries if through is None else torch.addmm(precise(through), pull, queries)
-    if eps is not None:
-        dv = dv.addcmul_(exact, (dots(grad, logits) * r * r)[:, None], value=-1 / v.shape[-1])
+    along = None if eps is None else (dots(grad, logits) * r * r)[:, None]
+    if through is not None and along is not None:  # the product joins in place: what came through is copied by no pass
+        dv = torch.addcmul(precise(through), exact, along, value=-1 / v.shape[-1]).addmm_(pull, queries)
+    else:
+        dv = pull @ queries if through is None else torch.addmm(precise(through), pull, queries)
+        dv = dv if along is None else dv.addcmul_(exact, along, value=-1 / v.shape[-1])
     return dv.to(v.dtype), pull.t() @ exact
 
 

@@ -3,14 +3,9 @@
 REAL is float or double. Stream k of token i starts at x + i * x_token + k * x_stream; a vector per token is contiguous
 unless a stride is given. Sums over tokens are [threads, 2, size]: the first row of each thread is its total, the second
 room for a block's sum. Built with depth_kernels.c into one library. */
-#include <tgmath.h>
+#include "../kernels.h"
 
-typedef long long integer;
-
-#define BLOCK 64 /* tokens that are summed before their sum joins the total: keeps rounding small */
-#define WIDE 16  /* tokens that go through Sinkhorn side by side */
-
-static integer least(integer a, integer b) { return a < b ? a : b; }
+#define WIDE 16 /* tokens that go through Sinkhorn side by side */
 
 /* The share of thread t begins at a multiple of `grain`. */
 static integer first_of(integer tokens, int threads, integer grain, integer t) {
@@ -120,9 +115,9 @@ void gated_forward(integer tokens, integer n, integer d, const REAL *u, const RE
         for (integer s = 0; s < n; s++) {
             const REAL *us = u + (i * n + s) * d, *ys = y + (i * n + s) * d;
             if (s)
-                for (integer k = 0; k < d; k++) zi[k] += ys[k] / ((1 + exp(-us[k])) * (REAL)n);
+                for (integer k = 0; k < d; k++) zi[k] += ys[k] / ((1 + raised(-us[k])) * (REAL)n);
             else
-                for (integer k = 0; k < d; k++) zi[k] = ys[k] / ((1 + exp(-us[k])) * (REAL)n);
+                for (integer k = 0; k < d; k++) zi[k] = ys[k] / ((1 + raised(-us[k])) * (REAL)n);
         }
     }
 }
@@ -135,8 +130,8 @@ void gated_backward(integer tokens, integer n, integer d, const REAL *dz, intege
         const REAL *di = dz + i * dz_stride;
         for (integer s = 0; s < n; s++) {
             const integer at = (i * n + s) * d;
-            for (integer k = 0; k < d; k++) {
-                const REAL gate = 1 / (1 + exp(-u[at + k])), up = di[k] / (REAL)n;
+            APART for (integer k = 0; k < d; k++) {
+                const REAL gate = 1 / (1 + raised(-u[at + k])), up = di[k] / (REAL)n;
                 dy[at + k] = up * gate;
                 du[at + k] = up * y[at + k] * gate * (1 - gate);
             }
@@ -357,7 +352,7 @@ static void start(integer n, const REAL *logits, REAL eps, REAL *restrict x) {
             }
         for (integer k = 0; k < n; k++)
             for (int w = 0; w < WIDE; w++) {
-                const REAL e = exp(logits[(k * n + j) * WIDE + w] - top[w]);
+                const REAL e = raised(logits[(k * n + j) * WIDE + w] - top[w]);
                 x[(k * n + j) * WIDE + w] = e;
                 total[w] += e;
             }
@@ -396,14 +391,14 @@ static void rescue(integer n, const REAL *logits, const REAL *x, REAL *restrict 
                     REAL high = logits[j * WIDE + w], all = 0;
                     for (integer m = 1; m < n; m++)
                         high = logits[(m * n + j) * WIDE + w] > high ? logits[(m * n + j) * WIDE + w] : high;
-                    for (integer m = 0; m < n; m++) all += exp(logits[(m * n + j) * WIDE + w] - high);
+                    for (integer m = 0; m < n; m++) all += raised(logits[(m * n + j) * WIDE + w] - high);
                     const REAL l = logits[(k * n + j) * WIDE + w] - high - log(all);
                     if (pass == 0)
                         top = j == 0 || l > top ? l : top;
                     else if (pass == 1)
-                        sum += exp(l - top);
+                        sum += raised(l - top);
                     else
-                        y[(k * n + j) * WIDE + w] = exp(l - top) / sum;
+                        y[(k * n + j) * WIDE + w] = raised(l - top) / sum;
                 }
         }
 }

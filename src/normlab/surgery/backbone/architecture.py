@@ -60,9 +60,9 @@ def _file(source: str) -> Path:
     if source in SHIPPED:
         return Path(__file__).parent / f"{source}.json"
     close = nearest(source, SHIPPED)
-    meant = f"; did you mean {close!r}?" if close else ""
+    meant = f" (did you mean {close!r}?)" if close else ""
     raise InputError(
-        f"no backbone is at {source!r}{meant} Give a model folder, its config.json, or one that ships: {', '.join(SHIPPED)}"
+        f"no backbone is at {source!r}{meant}; give a model folder, its config.json, or one that ships: {', '.join(SHIPPED)}"
     )
 
 

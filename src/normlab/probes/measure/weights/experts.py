@@ -46,13 +46,9 @@ def read_experts(layout: Layout, batches: Sequence[object]) -> tuple[ExpertRow, 
                 counts[index] = counts[index] + picked if index in counts else picked
 
         handles.append(router.register_forward_hook(count))
-    try:
-        with slow_path():
-            for batch in batches:
-                call(layout.model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with slow_path(handles):
+        for batch in batches:
+            call(layout.model, batch)
     rows = []
     for index, picks in sorted(counts.items()):
         norms = torch.linalg.vector_norm(routers[index][1].detach().float(), dim=1)

@@ -112,12 +112,8 @@ def read_eps(layout: Layout, run: Callable[[], object]) -> tuple[NormRow, ...]:
                 rows.append(NormRow(index, name, eps, eps / max(eps + size, 1e-300)))
 
         handles.append(norm.register_forward_pre_hook(look))
-    try:
-        with slow_path():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with slow_path(handles):
+        run()
     return tuple(rows)
 
 

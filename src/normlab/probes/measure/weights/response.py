@@ -38,12 +38,8 @@ def read_response(layout: Layout, run: Callable[[], object]) -> tuple[ResponseRo
                     rows[key] = ResponseRow(*key, _response(linear, args[0].detach(), out.detach()))
 
             handles.append(module.register_forward_hook(look))
-    try:
-        with slow_path():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with slow_path(handles):
+        run()
     return tuple(rows[key] for key in sorted(rows))
 
 

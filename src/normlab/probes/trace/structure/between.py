@@ -79,13 +79,9 @@ def explain_gaps(model: nn.Module, layers: list[nn.Module], run: Callable[[], ob
     for layer in {id(each): each for each in layers}.values():
         handles.append(layer.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
         handles.append(layer.register_forward_hook(leave))
-    try:
-        with torch.no_grad(), slow_path(), ledger:
-            ledger.active = True
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), slow_path(handles), ledger:
+        ledger.active = True
+        run()
     return [gap for gap in gaps if not (gap.summed and gap.sources == (Source(gap.layer - 1),))]
 
 

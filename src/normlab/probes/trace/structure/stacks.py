@@ -109,12 +109,8 @@ def _calls(model: nn.Module, run: Callable[[], object]) -> tuple[dict[int, list[
     for module in model.modules():
         handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         handles.append(module.register_forward_hook(leave))
-    try:
-        with torch.no_grad(), slow_path():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), slow_path(handles):
+        run()
     return calls, ids[0] if ids else ()
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from normlab.experiments.claims.measured.trained import four_tasks, set_complement
+from normlab.experiments.claims.measured.trained import four_tasks, minimal_arms
 from tests.experiments.claims.measured.trained.fits import judged
 
 
@@ -13,7 +13,7 @@ def folder(tmp_path_factory):
 def small(monkeypatch):
     for name, value in {"STEPS": 6, "WIDTH_STEPS": 4, "TEXT_STEPS": 4, "SEEDS": 2, "ON_THE_WAY": (4,)}.items():
         monkeypatch.setattr(four_tasks, name, value)
-    monkeypatch.setattr(set_complement, "STEPS", 8)
+    monkeypatch.setattr(minimal_arms, "STEPS", 8)
     monkeypatch.setattr(four_tasks, "TWO_LAYER", {**four_tasks.TWO_LAYER, "test_count": 8})
 
 

@@ -14,7 +14,7 @@ from normlab.experiments.lengthgen.theorem import verify
 from normlab.experiments.runs.scoring import score
 from normlab.model import Transformer
 from normlab.tasks import SetComplement
-from normlab.theory import set_complement as theory
+from normlab.theory import complement_theorem as theory
 
 V, C, G = 16, 10.0, 1.5
 

@@ -16,8 +16,8 @@ from normlab.experiments.claims.measured.trained.by_length import (
     settings_of,
     trained,
 )
-from normlab.experiments.claims.measured.trained.set_complement import NOTHING, ON_FILE, TV, arm_on_file
-from normlab.experiments.claims.measured.trained.set_complement import STEPS as MINIMAL_STEPS
+from normlab.experiments.claims.measured.trained.minimal_arms import NOTHING, ON_FILE, TV, arm_on_file
+from normlab.experiments.claims.measured.trained.minimal_arms import STEPS as MINIMAL_STEPS
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
 

@@ -16,7 +16,7 @@ from normlab.experiments.claims.measured.trained.by_length import (
     trained,
 )
 from normlab.experiments.claims.measured.trained.four_tasks import TWICE, WORDS
-from normlab.experiments.claims.measured.trained.set_complement import GAP, NOTHING, STEPS, TRAIN, TV
+from normlab.experiments.claims.measured.trained.minimal_arms import GAP, NOTHING, STEPS, TRAIN, TV
 from normlab.experiments.lengthgen.presets import FOUR_TASKS, MINIMAL_16, NOTHING_BEHIND, TWO_LAYER, Options
 from normlab.experiments.lengthgen.result import LengthGeneralization
 

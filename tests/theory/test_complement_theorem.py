@@ -6,7 +6,7 @@ import torch
 
 from normlab.errors import InputError
 from normlab.tasks import task
-from normlab.theory import set_complement as theory
+from normlab.theory import complement_theorem as theory
 
 F64 = torch.float64
 V = 32

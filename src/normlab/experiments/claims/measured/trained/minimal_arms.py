@@ -22,7 +22,7 @@ from normlab.experiments.claims.measured.trained.by_length import (
 )
 from normlab.experiments.lengthgen.presets import MINIMAL_16, NOTHING_BEHIND, SEVEN_ARMS, preset
 from normlab.experiments.lengthgen.result import LengthGeneralization
-from normlab.theory.set_complement import TightSolution, balance
+from normlab.theory.complement_theorem import TightSolution, balance
 
 NOTHING = "pre_norm(final_norm=false)"  # as the ledger writes NOTHING_BEHIND
 NAMES = {NOTHING_BEHIND: NOTHING}

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from normlab.experiments.lengthgen.against_first import against_first, median_interval
 from normlab.experiments.lengthgen.result import Arm, ScoreRow
-from normlab.experiments.lengthgen.verdicts import against_first, median_interval
 from normlab.experiments.runs.records import LengthScore
 
 
