@@ -29,7 +29,7 @@ from normlab.training import Schedule, TrainConfig, checkpoint
 
 DEPTH, DIM, HEADS = 12, 32, 2
 STEPS = 2000
-SEEDS = 5
+SEEDS = 6
 PRE, POST, FULL, BLOCK, NO_KEY_NORM = (
     "pre_norm", "post_norm", "attn_res", "block_attn_res(blocks=4)", "attn_res(key_norm=false)",
 )  # fmt: skip

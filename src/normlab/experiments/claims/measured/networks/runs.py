@@ -16,6 +16,7 @@ from normlab.experiments.claims.networks.models import (
     PRE,
     RATE_DEPTHS,
     RATE_SEEDS,
+    SEEDS,
     SMALL_SEEDS,
     SPIKE_SEEDS,
     STEPS,
@@ -129,7 +130,7 @@ def warmup(bench: Bench) -> Findings:
     return Findings(found, {"layers": 6, "lengths": ", ".join(map(str, WARMUPS))}, (words,), seconds=cost(runs))
 
 
-@measure("rates", seeds=5, seconds=100)
+@measure("rates", seeds=SEEDS, seconds=100)
 def rates(bench: Bench) -> Findings:
     """Steps to Post-Norm's final loss, from the shared networks: each scheme at its best rate of the stored map."""
     found: list[Measurement] = []

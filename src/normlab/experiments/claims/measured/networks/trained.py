@@ -18,6 +18,7 @@ from normlab.experiments.claims.networks.models import (
     NO_KEY_NORM,
     POST,
     PRE,
+    SEEDS,
     STEPS,
     StartAndEnd,
     model_config,
@@ -118,7 +119,7 @@ class Shelf:
         return found
 
 
-@measure("trained-streams", seeds=5, seconds=4 * SECONDS)
+@measure("trained-streams", seeds=SEEDS, seconds=4 * SECONDS)
 def trained_streams(bench: Bench) -> Findings:
     load = Shelf(bench)
     found: list[Measurement] = []
@@ -144,7 +145,7 @@ def trained_streams(bench: Bench) -> Findings:
     return Findings(found, _settings(), seconds=load.seconds)
 
 
-@measure("000-05", seeds=5, seconds=2 * SECONDS)
+@measure("000-05", seeds=SEEDS, seconds=2 * SECONDS)
 def early_layers_at_the_end(bench: Bench) -> Findings:
     load = Shelf(bench)
     found: list[Measurement] = []
@@ -159,7 +160,7 @@ def early_layers_at_the_end(bench: Bench) -> Findings:
     return Findings(found, {**_settings(), "early layers": EARLY, "tokens": 128 * 32}, seconds=load.seconds)
 
 
-@measure("pruning", seeds=5, seconds=2 * SECONDS)
+@measure("pruning", seeds=SEEDS, seconds=2 * SECONDS)
 def pruning(bench: Bench) -> Findings:
     load = Shelf(bench)
     found: list[Measurement] = []
@@ -178,7 +179,7 @@ def pruning(bench: Bench) -> Findings:
     return Findings(found, _settings(), seconds=load.seconds)
 
 
-@measure("gradient-and-effect", seeds=5, seconds=2 * SECONDS)
+@measure("gradient-and-effect", seeds=SEEDS, seconds=2 * SECONDS)
 def gradient_and_effect(bench: Bench) -> Findings:
     load = Shelf(bench)
     metric = "rank correlation of a layer's gradient share and its causal effect"
@@ -196,7 +197,7 @@ def gradient_and_effect(bench: Bench) -> Findings:
     return Findings(found, _settings(), seconds=load.seconds)
 
 
-@measure("final-shares", seeds=5, seconds=2 * SECONDS)
+@measure("final-shares", seeds=SEEDS, seconds=2 * SECONDS)
 def final_shares(bench: Bench) -> Findings:
     load = Shelf(bench)
     found: list[Measurement] = []
@@ -208,7 +209,7 @@ def final_shares(bench: Bench) -> Findings:
     return Findings(found, _settings(), seconds=load.seconds)
 
 
-@measure("key-norm", seeds=5, seconds=20)
+@measure("key-norm", seeds=SEEDS, seconds=20)
 def key_norm(bench: Bench) -> Findings:
     load, (batch,) = Shelf(bench, "keys"), held_out(Text(), 4, 4, 32)
     found: list[Measurement] = []
@@ -223,7 +224,7 @@ def key_norm(bench: Bench) -> Findings:
     return Findings(found, {**_settings(), "layers": 6, "steps": 300, "scale": 100}, seconds=load.seconds)
 
 
-@measure("gradient-by-source", seeds=5, seconds=SECONDS)
+@measure("gradient-by-source", seeds=SEEDS, seconds=SECONDS)
 def gradient_by_source(bench: Bench) -> Findings:
     load, (batch,) = Shelf(bench), held_out(Text(), 8, 8, 32)
     found: list[Measurement] = []
