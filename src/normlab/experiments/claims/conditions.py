@@ -30,7 +30,7 @@ class LongEnough(Criterion):
         given = evidence.settings.get(self.setting)
         if isinstance(given, (int, float)) and given >= self.least:
             return found
-        has = f"{given:,.3g}" if isinstance(given, (int, float)) else "an unknown number"
+        has = f"{given:,.6g}" if isinstance(given, (int, float)) else "an unknown number"
         cost = f"about {self.hours:.2g} hours on one core"
         return _open(found, f"{self.least:,g} {self.setting} would decide it, {cost}; these runs have {has}.")
 
