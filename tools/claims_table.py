@@ -1,4 +1,4 @@
-"""Writes the table of docs/claims/README.md and the guide docs/choose.md from the ledger and the evidence: no verdict by hand.
+"""Writes the table of docs/claims/README.md and the guide docs/choose.md from the ledger and its evidence.
 
 python tools/claims_table.py [--check]
 """
