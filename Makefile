@@ -77,9 +77,9 @@ RUNS ?= runs/long
 long-runs: $(DEV)
 	$(BIN)/python tools/long_runs.py $(RUNS)
 
-# make bench QUICK=1: few rounds, small shapes, below ten minutes
+# make bench QUICK=1: few rounds, small shapes, below ten minutes. All that was found is one table, with the machine.
 bench: $(BENCH)
-	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick) --table build/bench.md
 
 clean:
 	rm -rf .venv runs build dist .mypy_cache .ruff_cache

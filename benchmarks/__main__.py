@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from pathlib import Path
 
 import benchmarks
-from benchmarks.timing import arguments
+from benchmarks._table import write
+from benchmarks.timing import arguments, machine
 from normlab.report import print_json
 
 
@@ -20,6 +22,7 @@ def names() -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = arguments("every benchmark, or those that are named")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(names())}")
+    parser.add_argument("--table", type=Path, help="a Markdown file for all that was found, with the machine")
     given, rest = parser.parse_known_args(argv)
     unknown = sorted(set(given.names) - set(names()))
     if unknown:
@@ -30,12 +33,18 @@ def main(argv: list[str] | None = None) -> int:
         *(["--quiet"] if given.json or given.quiet else []),
         *(["--quick"] if given.quick else []),
     ]
-    results = {}
+    results, failed = {}, {}
     for name in given.names or names():
-        results[name] = importlib.import_module(f"benchmarks.{name}").main(passed_on)
+        try:
+            results[name] = importlib.import_module(f"benchmarks.{name}").main(passed_on)
+        except Exception as fault:  # the others go on, and the table says so
+            failed[name] = f"{type(fault).__name__}: {fault}"
+            print(f"benchmark {name} failed: {failed[name]}", file=sys.stderr)
+    if given.table is not None:
+        print(f"table: {write(given.table, results, machine(), failed)}", file=sys.stderr)
     if given.json:
         print_json(results)
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -26,14 +26,11 @@ from torch import Tensor, nn
 import normlab as nl
 from benchmarks._residual_peers import find
 from benchmarks._trees import Tree, load_tree
-from benchmarks.timing import arguments
+from benchmarks.timing import arguments, machine
 from normlab.model.memory import saved_bytes
-from normlab.observe.hardware import measure_cpu
 from normlab.observe.timing import interleave, ratio
 from normlab.report import Page, console, print_json, table
 from normlab.report.tables import markdown_table
-from normlab.schemes import depth_kernels
-from normlab.training.record import Conditions
 
 Clock = Literal["wall", "processor"]
 BASE = "pre_norm"
@@ -231,19 +228,7 @@ def show(rows: list[dict[str, Any]], title: str) -> None:
 
 
 def conditions(how: How) -> dict[str, Any]:
-    """The machine, because every ratio depends on it: bandwidth of a copy, rate of a product."""
-    here, machine = Conditions.here(torch.device("cpu")), measure_cpu()
-    return {
-        "processor": here.processor,
-        "threads": torch.get_num_threads(),
-        "copy, GB/s": round(machine.bandwidth / 1e9, 1),
-        "float32 product, GFLOP/s": round(machine.peak / 1e9, 1),
-        "torch": torch.__version__,
-        "clock": how.clock,
-        "rounds": how.rounds,
-        "device": how.device,
-        "C kernels": depth_kernels.state(),
-    }
+    return {**machine(), "clock": how.clock, "rounds": how.rounds, "device": how.device}
 
 
 def write(path: Path, results: dict[str, Any], title: str) -> None:

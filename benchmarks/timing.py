@@ -7,8 +7,13 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from normlab.observe.hardware import measure_cpu
 from normlab.observe.timing import Times, ratio
 from normlab.report import console, table
+from normlab.schemes import depth_kernels
+from normlab.training.record import Conditions
 
 Rounds = Mapping[str, Times]  # by candidate
 
@@ -23,6 +28,19 @@ def arguments(what: str) -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     return parser
+
+
+def machine() -> dict[str, str | int | float]:
+    """Where this is run, because every ratio depends on it: bandwidth of a copy, rate of a product."""
+    here, measured = Conditions.here(torch.device("cpu")), measure_cpu()
+    return {
+        "processor": here.processor,
+        "threads": torch.get_num_threads(),
+        "copy, GB/s": round(measured.bandwidth / 1e9, 1),
+        "float32 product, GFLOP/s": round(measured.peak / 1e9, 1),
+        "torch": torch.__version__,
+        "C kernels": depth_kernels.state(),
+    }
 
 
 def ratios(seconds: Rounds, ours: str) -> dict[str, dict[str, float]]:

@@ -42,6 +42,7 @@ def test_generated_parts_are_current():
     """`python tools/readme.py` writes them; a finding that is no longer confirmed must leave."""
     assert readme.families() in TEXT
     assert readme.findings() in TEXT
+    assert readme.beats() in TEXT
 
 
 def test_the_families_are_those_of_the_registry():

@@ -86,6 +86,13 @@ def test_the_guide_answers_who_beats_pre_norm_from_the_table():
     assert "At 24 layers no scheme is established as better" in stored
 
 
+def test_the_guide_in_the_repository_is_the_same():
+    text = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    assert text == choose.in_the_repository(choose.page()), "run `python tools/claims_table.py`"
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert (ROOT / "docs" / target).exists(), target
+
+
 def test_what_is_not_settled_is_said_to_be(monkeypatch):
     lists = choose._groups(["000-24"])
     assert lists.startswith("**Not settled**")

@@ -84,6 +84,8 @@ def test_records_come_back_as_their_type(tmp_path):
 
 def write_both(folder, number):
     with whole(folder, last="config.json", parts=["part*"]) as room:
+        (room / "templates").mkdir()
+        (room / "templates" / f"chat-{number}").write_text(str(number))
         for name in ("config.json", f"part-{number}", "shared"):
             (room / name).write_text(str(number))
 
@@ -95,7 +97,7 @@ def read_both(folder):
 
 
 @pytest.mark.parametrize("struck", ["unlink", "replace"])
-@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_files_of_two_writings_are_never_read_together(tmp_path, monkeypatch, struck, call):
     """The process ends at some operation between the old files and the new ones; the same writing again is whole."""
     (tmp_path / "mine").write_text("kept")
@@ -119,6 +121,7 @@ def test_files_of_two_writings_are_never_read_together(tmp_path, monkeypatch, st
     assert read_both(tmp_path) in (old, new, {})
     write_both(tmp_path, 2)
     assert read_both(tmp_path) == new
+    assert [path.name for path in (tmp_path / "templates").iterdir()] == ["chat-2"]
     assert not (tmp_path / ".incoming").exists()
 
 

@@ -1,4 +1,4 @@
-"""Writes the table of docs/claims/README.md from the ledger and the evidence: a verdict is never written by hand.
+"""Writes the table of docs/claims/README.md and the guide docs/choose.md from the ledger and its evidence.
 
 python tools/claims_table.py [--check]
 """
@@ -8,10 +8,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from normlab.experiments.claims.book import Book, Entry, claims
-from normlab.experiments.claims.page import TITLES
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # tools.site
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "claims" / "README.md"
+from tools.site import choose  # noqa: E402
+
+from normlab.experiments.claims.book import Book, Entry, claims  # noqa: E402
+from normlab.experiments.claims.page import TITLES  # noqa: E402
+
+DOCUMENT, GUIDE = ROOT / "docs" / "claims" / "README.md", ROOT / "docs" / "choose.md"
 BEGIN, END = "<!-- verdicts: `python tools/claims_table.py` writes this -->", "<!-- end of the verdicts -->"
 
 
@@ -55,6 +60,7 @@ def main() -> int:
     if "--check" in sys.argv:
         return int(was != now)
     DOCUMENT.write_text(now, encoding="utf-8")
+    GUIDE.write_text(choose.in_the_repository(choose.page()), encoding="utf-8")
     return 0
 
 

@@ -1,6 +1,6 @@
 """Fill the README's generated parts: the table of families, the findings, and the outputs of its commands.
 
-python tools/readme.py                       # families and findings, from the cards and the ledger
+python tools/readme.py                       # families, findings, who beats Pre-Norm: from cards, ledger and results
 python tools/readme.py diagnose out.txt      # the output of a command, as it was printed into a file
 """
 
@@ -9,6 +9,11 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tools.site
+
+from tools.site import choose
+from tools.site.schemes import results_table
 
 import normlab as nl
 from normlab.cards import stored_card, stored_cards
@@ -57,6 +62,16 @@ def findings() -> str:
     )
 
 
+def beats() -> str:
+    """Who leads Pre-Norm in the stored comparison; the guide tells the rest."""
+    cells = results_table()
+    found = [
+        f"`{gap.scheme}` at {gap.layers} layers, {gap.mean:+.3f} ({gap.interval}) nats, with steps {gap.time} times as long"
+        for gap in choose.certain(cells) if gap.mean < 0
+    ]  # fmt: skip
+    return f"In the first 200 steps, of {len(cells)} schemes for certain: {'; '.join(found) or 'none'} (n = 3)."
+
+
 def number(entry: Entry) -> str:
     """`0.11 (0.103 to 0.116)`; only of what the evidence confirms."""
     lead = entry.decision.leading
@@ -90,7 +105,8 @@ def main() -> None:
     text = README.read_text(encoding="utf-8")
     if len(sys.argv) == 3:
         text = fill(text, f"output: {sys.argv[1]}", output(Path(sys.argv[2]).read_text(encoding="utf-8")))
-    text = fill(fill(text, "families", families()), "findings", findings())
+    for mark, content in {"families": families(), "findings": findings(), "beats": beats()}.items():
+        text = fill(text, mark, content)
     write_text(README, text)
 
 

@@ -118,7 +118,7 @@ def whole(folder: str | Path, *, last: str, parts: Sequence[str]) -> Iterator[Pa
             with naming(home):
                 yield room
             new = sorted(room.iterdir(), key=lambda path: path.name == last)
-            for path in new:
+            for path in room.rglob("*"):
                 sync(path)
             old = [path for glob in parts for path in home.glob(glob) if not (room / path.name).exists()]
             if old or any(not _same(path, home / path.name) for path in new):
@@ -126,6 +126,8 @@ def whole(folder: str | Path, *, last: str, parts: Sequence[str]) -> Iterator[Pa
                 for path in old:
                     path.unlink()
                 for path in new:
+                    if path.is_dir():
+                        shutil.rmtree(home / path.name, ignore_errors=True)
                     path.replace(home / path.name)
                 sync(home)
         finally:

@@ -64,6 +64,7 @@ def test_strict_writes_nothing(tmp_path, capsys):
 def test_a_folder_is_the_old_one_until_the_new_one_is_whole(tmp_path, capsys, monkeypatch):
     source, out = small_model(tmp_path / "plain"), tmp_path / "swapped"
     small_model(out, seed=1)
+    (out / "README.md").write_text("mine")
     old = {path.name: path.read_bytes() for path in out.iterdir()}
     command = ["swap", source, "attn_res", "--out", str(out), "--window", "32"]
 
@@ -77,6 +78,7 @@ def test_a_folder_is_the_old_one_until_the_new_one_is_whole(tmp_path, capsys, mo
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.name != ".lock"} == old
     spoken(capsys, *command)
     assert json.loads((out / "config.json").read_text())["normlab"]["scheme"]["name"] == "attn_res"
+    assert (out / "README.md").read_text() == "mine"
 
 
 def test_a_full_disk_is_one_sentence(tmp_path, capsys):

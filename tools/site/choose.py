@@ -33,42 +33,57 @@ def page() -> str:
     return re.sub(r"\{claims:([^}]+)\}", lambda f: _groups(f[1].split(",")), text)
 
 
-def beats(cells: dict[str, dict[str, str]]) -> str:
-    """Who is established as better and worse than Pre-Norm in the stored comparison, with what a step costs."""
-    depths = sorted({key for row in cells.values() for key in row if key.isdigit()}, key=int)
-    lines, leads = [], []
-    for layers in depths:
-        known = {name: _gap(row[layers]) for name, row in cells.items()}
-        sure = {name: gap for name, gap in known.items() if gap is not None and gap.p < LIMIT}
-        times = {name: cells[name]["step time"].split(" ")[0] for name in sure}
-        better = [
-            f"**{name} is better**, {gap.text} nats, p {gap.p:g}; its step takes {times[name]} times as long"
-            for name, gap in sure.items() if gap.mean < 0
-        ]  # fmt: skip
-        leads += [f"{name} at {layers} layers" for name, gap in sure.items() if gap.mean < 0]
-        worse = [name for name, gap in sure.items() if gap.mean > 0]
-        parts = [*better, f"worse for certain: {', '.join(worse)}"] if worse else better
-        head = "" if better else "no scheme is established as better; "
-        lines.append(f"- At {layers} layers {head}{'; '.join(parts) or 'none is established as worse'}.")
-    return (
-        f"**In the first 200 steps, of {len(cells)} schemes: {', '.join(leads) or 'none'}.** The [stored comparison]"
-        "(results/README.md) trains each at its own best learning rate, three seeds, p after Holm's correction:\n\n"
-        + "\n".join(lines)
-    )
+def in_the_repository(text: str) -> str:
+    """The same guide beside the other documents: what is a page of its own on the site has a place in them there."""
+    text = re.sub(r"\]\(claims/(?:\d+\.md#[\w-]+|ledger\.md)\)", "](claims/README.md)", text)
+    text = re.sub(r"\]\(verdicts/\w+\.md\)", "](diagnose/verdicts.md)", text)
+    text = re.sub(r"\[(\w+)\]\(schemes/\w+\.md\)", r"`\1`", text)
+    return text.replace("when the site is built", "by `python tools/claims_table.py`")
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A scheme's loss minus Pre-Norm's."""
+    """A scheme's loss minus Pre-Norm's at one depth, and what its step costs."""
 
+    scheme: str
+    layers: int
     mean: float
-    text: str
+    interval: str
     p: float
+    time: str
 
 
-def _gap(cell: str) -> Gap | None:
-    found = re.match(r"[\d.]+, ([-+.\d]+) (\(.*?\)), ([\d.]+)", cell)
-    return None if found is None else Gap(float(found[1]), f"{found[1]} {found[2]}", float(found[3]))
+def certain(cells: dict[str, dict[str, str]]) -> list[Gap]:
+    """What the stored comparison establishes, after Holm's correction."""
+    found = []
+    for name, row in cells.items():
+        for layers in (key for key in row if key.isdigit()):
+            gap = re.match(r"[\d.]+, ([-+.\d]+) \((.*?)\), ([\d.]+)", row[layers])
+            if gap is not None and float(gap[3]) < LIMIT:
+                time = row["step time"].split(" ")[0]
+                found.append(Gap(name, int(layers), float(gap[1]), gap[2], float(gap[3]), time))
+    return found
+
+
+def beats(cells: dict[str, dict[str, str]]) -> str:
+    """Who is established as better and worse than Pre-Norm in the stored comparison, with what a step costs."""
+    gaps = certain(cells)
+    lines = []
+    for layers in sorted({int(key) for row in cells.values() for key in row if key.isdigit()}):
+        here = [gap for gap in gaps if gap.layers == layers]
+        better = [
+            f"**{gap.scheme} is better**, {gap.mean:+.3f} ({gap.interval}) nats, p {gap.p:g}; its step takes {gap.time} "
+            "times as long"
+            for gap in here if gap.mean < 0
+        ] or ["no scheme is established as better"]  # fmt: skip
+        worse = [gap.scheme for gap in here if gap.mean > 0]
+        parts = [*better, f"worse for certain: {', '.join(worse)}"] if worse else better
+        lines.append(f"- At {layers} layers {'; '.join(parts)}.")
+    leads = ", ".join(f"{gap.scheme} at {gap.layers} layers" for gap in gaps if gap.mean < 0)
+    return (
+        f"**In the first 200 steps, of {len(cells)} schemes: {leads or 'none'}.** The [stored comparison](results/README.md) "
+        "trains each at its own best learning rate, three seeds, p after Holm's correction:\n\n" + "\n".join(lines)
+    )
 
 
 def _cell(cell: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -118,6 +119,8 @@ def write_model(loaded: Loaded, out: Path, name: str, report: Mapping[str, objec
     from normlab.store import whole
 
     with whole(out, last="config.json", parts=("model*.safetensors*", "pytorch_model*")) as room, quiet():
+        if (card := out / "README.md").is_file() and not card.is_symlink():
+            shutil.copyfile(card, room / card.name)  # somebody else's stays
         try:
             loaded.model.save_pretrained(room)  # type: ignore[operator]
         except SafetensorError as error:  # a full disk

@@ -331,12 +331,11 @@ class DepthAttention(Scheme):
         later = torch.stack([*(inner.later for inner in ahead.inner), logits], dim=1)
         known = len(closed) - len(ahead.inner) - 1
         sources = [*(inner.source for inner in ahead.inner), last]
+        units = tuple(sources)  # C reads them where they lie
         if usable(*sources) is None:
             # The sources are views of their unit from here on: nothing is held twice.
             unit = _unit(sources)
             units, sources = (unit,), [*unit.unbind(1)] if unit.dim() == 3 else [unit]
-        else:  # C reads them where they lie
-            units = tuple(sources)
         views = [v.view_as(closed[0]) for v in sources]
         return Sources((*closed[:known], *views), None, self._with_logits(ahead, units, later, read))
 

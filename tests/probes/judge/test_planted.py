@@ -185,6 +185,9 @@ CASES = {
 def test_the_healthy_table_has_no_verdicts():
     assert rules.judge(BASE) == ()
     assert rules.headline((), judged=True) == "Healthy"
+    noted = tuple(found for id in ("attention_sinks", "massive_activations") for found in rules.judge(CASES[id]()))
+    assert {found.severity for found in noted} == {"note"}
+    assert rules.headline(noted, judged=True).startswith("Healthy; worth knowing, no fault: ")
 
 
 def test_every_rule_has_a_case_and_words():

@@ -84,4 +84,6 @@ def headline(verdicts: tuple[Verdict, ...], *, judged: bool) -> str:
         return f"Look at {where}: {first.title}"
     if young is not None:
         return f"Not trained, or hardly: {young.title}"
-    return "Healthy" if judged else "No fault was seen, but the loss was not measured"
+    said = "Healthy" if judged else "No fault was seen, but the loss was not measured"
+    notes = dict.fromkeys(verdict.name for verdict in verdicts)
+    return f"{said}; worth knowing, no fault: {', '.join(notes)}" if notes else said
