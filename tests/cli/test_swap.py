@@ -54,6 +54,15 @@ def test_swap_writes_a_folder_that_loads(tmp_path, capsys):
     assert json.loads((out / "swap.json").read_text())["kind"] == "swap"
 
 
+def test_a_model_without_a_tokenizer_is_checked_on_random_tokens(tmp_path, capsys):
+    with quiet():
+        build("llama").save_pretrained(tmp_path / "plain")
+    said, _ = spoken(capsys, "swap", str(tmp_path / "plain"), "attn_res", "--out", str(tmp_path / "swapped"))
+    assert "It computes the same function" in said
+    assert "random tokens" in said
+    assert (tmp_path / "swapped" / "model.safetensors").exists()
+
+
 def test_strict_writes_nothing(tmp_path, capsys):
     source, out = small_model(tmp_path / "plain"), tmp_path / "swapped"
     said, _ = spoken(capsys, "swap", source, "peri_norm", "--out", str(out), "--window", "32", "--strict", code=1)

@@ -91,7 +91,8 @@ def test_attend(monkeypatch, two_threads, dtype, tokens, d, sources):
     def read(logits, values, gain):
         h, handed = attend(logits.unbind(0), values.unbind(0))
         y, handed = attend(logits.unbind(0), [values[0], *handed], norm=Norm(gain, 1e-5))
-        return h, y, *handed
+        z, handed = attend(logits.unbind(0), [values[0], *handed], summed=5)
+        return h, y, z, *handed
 
     assert_close(*both(monkeypatch, lambda: with_gradients(read, logits, values, gain)), dtype)
 
@@ -124,10 +125,29 @@ def test_mix(monkeypatch, two_threads, dtype, sources, queries, tokens, d):
 
     def outputs(logits, *units):
         lse, _, found, units = mix(logits, units)
-        again, _, more, units = mix(logits, units)  # what was handed on
+        again, _, more, units = mix(logits, units, summed=True)  # what was handed on
         return lse, *found, again, *more, *units
 
     assert_close(*both(monkeypatch, lambda: with_gradients(outputs, logits, *units)), dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("sources", [2, 5, 9, 41, 64])  # 41 * fl(1 / 41) is not 1
+def test_equal_logits_add_up_as_a_residual_stream_does(sources):
+    """To the last bit: summed reads start as the plain stream."""
+    torch.manual_seed(0)
+    values = torch.randn(sources, 3, 130) * torch.logspace(-3, 3, 130)
+    plain = values[0]
+    for v in values[1:]:
+        plain = plain + v
+    lse, weights, outputs, _ = mix(torch.zeros(3, sources, 2), list(values), summed=True)
+    assert torch.equal(lse, torch.zeros(3, 2))
+    assert torch.equal(weights, torch.ones_like(weights))
+    assert all(torch.equal(o, plain) for o in outputs)
+    few = sources // 2
+    begun = torch.stack(mix(torch.zeros(3, few, 1), list(values[:few]), summed=True)[2])[0] if few > 1 else values[0]
+    h, _ = attend([torch.zeros(3)] * (1 + sources - few), [begun, *values[few:]], summed=few)
+    assert torch.equal(h, plain)
 
 
 @needs_compiler
@@ -155,7 +175,7 @@ def test_what_is_not_finite_stays_so():
     assert h.isfinite().all(1).tolist() == [True, False, False, True]
     logits = torch.randn(3, 2, 2)
     logits[1, 0, 0] = float("nan")
-    lse, _, out = kernels.mix_forward(logits, [torch.randn(3, 8), torch.randn(3, 8)])
+    lse, _, out = kernels.mix_forward(logits, [torch.randn(3, 8), torch.randn(3, 8)], 1.0)
     assert lse.isfinite().tolist() == [[True, True], [False, True], [True, True]]
     assert out[0].isfinite().all(1).tolist() == [True, False, True]
 
@@ -202,7 +222,7 @@ def test_wrong_shapes_never_reach_c():
             kernels.merge_forward(*wrong, 1e-6, None, 0.0)
     for sources in ([o], [o, o[:2]], [o, torch.zeros(3, 5)]):
         with pytest.raises(ValueError, match="was expected"):
-            kernels.mix_forward(torch.zeros(3, 2, 1), sources)
+            kernels.mix_forward(torch.zeros(3, 2, 1), sources, 1.0)
 
 
 @needs_compiler

@@ -16,6 +16,7 @@ from normlab.errors import InputError
 from normlab.schemes import Frame, depth_kernels, depth_reads, make_sites
 from normlab.schemes.depth_reads import Norm, Query, attend, handed_norm, keys, merge, mix
 from normlab.schemes.depth_stream import AHEAD, Sources
+from normlab.schemes.norms import Scale
 from normlab.schemes.ops.depth_plain import weighted_sum
 
 
@@ -282,28 +283,54 @@ def test_derivatives(eps):
 
     assert torch.autograd.gradcheck(lambda v, w: keys(v, w, eps), (leaf(4, 3), leaf(5, 3)))
 
-    def mixed(logits, *units):
-        lse, _, outputs, units = mix(logits, units)
+    def mixed(logits, *units, summed=False):
+        lse, _, outputs, units = mix(logits, units, summed=summed)
         return lse, *outputs, *units
 
     assert torch.autograd.gradcheck(mixed, (leaf(3, 2, 4), leaf(3, 5), leaf(3, 5)))
     assert torch.autograd.gradcheck(mixed, (leaf(3, 5, 2), leaf(3, 3), leaf(3, 4, 3)))
+    assert torch.autograd.gradcheck(partial(mixed, summed=True), (leaf(3, 5, 2), leaf(3, 3), leaf(3, 4, 3)))
     assert torch.autograd.gradcheck(mixed, (leaf(3, 3, 1), leaf(3, 5), leaf(3, 5), leaf(3, 5)))
     for norm in (lambda g: None, lambda g: Norm(g, 0.1)):
         arguments = (leaf(4, 3), leaf(4), leaf(4, 3), leaf(3), leaf(3))
         assert torch.autograd.gradcheck(
             lambda o, lse, b, w, g, norm=norm: merge(o, lse, b, Query(w, eps), norm=norm(g)), arguments
         )
-        assert torch.autograd.gradcheck(
-            lambda *x, norm=norm: read(x, norm),
-            (*(leaf(4) for _ in range(3)), *(leaf(4, 3) for _ in range(3)), leaf(3)),
-        )
+        for summed in (0, 4):
+            assert torch.autograd.gradcheck(
+                lambda *x, norm=norm, summed=summed: read(x, norm, summed),
+                (*(leaf(4) for _ in range(3)), *(leaf(4, 3) for _ in range(3)), leaf(3)),
+            )
     assert torch.autograd.gradcheck(lambda x, g: handed_norm(x, Norm(g, 0.1)), (leaf(2, 4, 3), leaf(3)))
 
 
-def read(arguments, norm):
-    h, handed = attend(arguments[:3], arguments[3:6], norm=norm(arguments[6]))
+def read(arguments, norm, summed):
+    h, handed = attend(arguments[:3], arguments[3:6], norm=norm(arguments[6]), summed=summed)
     return h, *handed
+
+
+def test_a_summed_read_is_the_mean_times_the_number_of_sources():
+    """In two phases, of which the first has three sources."""
+    logits, values = torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 5, 3, dtype=torch.float64)
+    mean = (torch.softmax(logits, 1)[..., None] * values).sum(1)
+    lse, _, (o,), _ = mix(logits[:, :3, None], values[:, :3].unbind(1), summed=True)
+    rest = values[:, 3:].unbind(1)
+    h, _ = attend([lse[:, 0], *logits[:, 3:].unbind(1)], [o, *rest], summed=3)
+    torch.testing.assert_close(h, 5 * mean)
+
+
+def test_a_scheme_whose_norms_are_scales_reads_sums():
+    """What a swap makes of Full: the same reads as with the numbers outside of them, at any queries."""
+    scheme, branches = build(nl.scheme("attn_res"), depth=AHEAD + 2, dim=5, dtype=torch.float64)
+    for site, size in zip(scheme.frame.sites, scheme.input_scales(), strict=False):
+        scheme.pre[site.index] = Scale(1 / size)
+    scheme.final = Scale(1 / scheme.input_scales()[-1])
+    x = torch.randn(2, 3, 5, dtype=torch.float64)
+    found = gradients(scheme, branches, x)
+    scheme.enter = partial(type(scheme).enter, scheme)  # somebody looks in between
+    assert_equal(found, gradients(scheme, branches, x), 1e-11)
+    with scheme.taped(), torch.no_grad():
+        torch.testing.assert_close(run(scheme, branches, x), found[0])
 
 
 def test_the_recomputing_merge_has_the_same_derivatives():
@@ -381,6 +408,7 @@ def test_plain_formulas_equal_the_ones_with_derivatives(monkeypatch):
 
     def everything():
         lse_of, weights, outputs, _ = mix(logits, units)
+        outputs += (*mix(logits, units, summed=True)[2], attend([lse, lse + 1], [o, b], summed=3)[0])
         reads = [attend([lse, lse + 1], [o, b], norm=norm)[0] for norm in (None, Norm(g, 1e-6))]
         merged = [merge(o, lse, b, Query(w, 1e-6), norm=norm)[0] for norm in (None, Norm(g, 1e-6))]
         return lse_of, weights, *outputs, *reads, *merged, keys(b, torch.stack([w, w]), None)[0]

@@ -38,10 +38,14 @@ def test_both_kinds_of_checkpointing_give_every_gradient(name):
         model, batch = without_dropout(swapped(name, scheme)).train(), inputs(name)
         wanted = gradients(model, batch)
         assert all(wanted[key] is not None for key in wanted if "scheme" in key)
-        # Of the largest gradient where it is above 1 (kimi_linear has one of 2.7): a checkpoint adds up in another order.
-        limit = 1e-6 * max(1.0, *(float(g.abs().max()) for g in wanted.values() if g is not None))
         for reentrant in (False, True):
-            assert compare(checkpointed(model, batch, reentrant=reentrant), wanted) <= limit, (scheme, reentrant)
+            found = checkpointed(model, batch, reentrant=reentrant)
+            assert compare(found, wanted) <= limit(wanted), (scheme, reentrant)
+
+
+def limit(wanted):
+    """1e-6 of the largest gradient where it is above 1 (opt_350m has one of 5.8): a checkpoint adds up in another order."""
+    return 1e-6 * max(1.0, *(float(g.abs().max()) for g in wanted.values() if g is not None))
 
 
 @pytest.mark.slow
@@ -61,7 +65,8 @@ def test_checkpointing_with_other_kinds_of_streams(name):
         model, batch = without_dropout(swapped(name, scheme)).train(), inputs(name)
         wanted = gradients(model, batch)
         for reentrant in (False, True):
-            assert compare(checkpointed(model, batch, reentrant=reentrant), wanted) <= 1e-6, (scheme, reentrant)
+            found = checkpointed(model, batch, reentrant=reentrant)
+            assert compare(found, wanted) <= limit(wanted), (scheme, reentrant)
 
 
 def test_checkpointing_that_was_on_before_the_swap():

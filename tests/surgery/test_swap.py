@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import normlab as nl
-from normlab.errors import ConfigError, UnsupportedError
-from normlab.schemes import SCHEMES
+from normlab.errors import ConfigError, InputError, UnsupportedError
+from normlab.schemes import SCHEMES, depth_kernels
 from normlab.surgery.swap import starting
 from tests.probes.zoo import Homemade
 from tests.surgery.models import BACKBONES, asked, build, inputs, preserved_schemes, refused
@@ -15,7 +15,7 @@ from tests.surgery.models import BACKBONES, asked, build, inputs, preserved_sche
 pytest.importorskip("transformers")
 
 NO_SCALING = ("bert", "roberta", "distilbert", "opt_350m", "olmo", "olmo2")
-EXACT = ("hyper_connections", "mhc", "dense_former", "layer_scale", "gpas")
+EXACT = ("hyper_connections", "mhc", "dense_former", "layer_scale", "gpas", "lambda_skip", "delta_attn_res")
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -24,6 +24,8 @@ def test_preserved_schemes_start_as_the_same_function(name):
     model, batch = build(name), inputs(name)
     before = asked(model, batch)
     largest = float(before.abs().max())
+    # Reads of Attention Residuals add their sources in the order of the stream where our kernels do it.
+    exact = (*EXACT, "attn_res") if depth_kernels.available() else EXACT
     tried = 0
     for scheme in preserved_schemes():
         whole = copy.deepcopy(model)
@@ -39,7 +41,7 @@ def test_preserved_schemes_start_as_the_same_function(name):
         difference = float((asked(whole, batch) - before).abs().max())
         assert difference == pytest.approx(report.max_abs_diff, abs=1e-12)
         assert difference <= 2e-6 * max(1.0, largest), (scheme, difference)
-        if scheme in EXACT and report.placement != "post_norm":
+        if scheme in exact and report.placement != "post_norm":
             assert difference == 0.0, (scheme, difference)
         assert report.new_parameters == sum(p.numel() for p in whole.scheme.parameters())
     assert tried >= len(preserved_schemes()) - 1
@@ -245,6 +247,52 @@ def test_an_unknown_role():
     with pytest.raises(UnsupportedError, match=r"GPTJBlock.* are not in the table of architectures"):
         nl.swap(model, "attn_res")
     assert same_state(before, state_of(model))
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (torch.tensor([[5, 100_000]]), "the token 100000, but LlamaForCausalLM knows tokens from 0 to 96"),
+        (torch.tensor([[5, -1]]), "the token -1"),
+        (torch.rand(2, 3), "token ids are whole numbers, but the batch has float32"),
+    ],
+)
+def test_batches_of_another_tokenizer(batch, says):
+    model = build("llama")
+    before = state_of(model)
+    with pytest.raises(InputError, match=says):
+        nl.swap(model, "attn_res", batches=[batch])
+    assert same_state(before, state_of(model))
+
+
+def test_models_that_have_no_numbers():
+    with pytest.raises(UnsupportedError, match="on the meta device, without weights"):
+        nl.swap(build("llama").to("meta"), "attn_res")
+    model = build("llama")
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="answers these batches with NaN"):
+        nl.swap(model, "attn_res", batches=[inputs("llama")])
+    assert type(model).__name__ == "LlamaForCausalLM"
+
+
+def test_inside_of_inference_mode_the_scheme_can_still_be_trained():
+    model = build("llama").bfloat16()
+    with torch.inference_mode():
+        nl.swap(model, "attn_res", batches=[inputs("llama")])
+    model(**inputs("llama")).logits.square().mean().backward()
+    assert model.scheme.queries.grad is not None
+
+
+def test_a_model_of_two_halves_says_which_was_swapped():
+    import transformers
+
+    config = transformers.T5Config(vocab_size=97, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+    model = transformers.T5ForConditionalGeneration(config)
+    report = nl.swap(model, "attn_res")
+    assert report.preserved
+    assert "Of its two halves one was swapped, the T5Stack with 2 layers." in report.text
+    assert model._spliced is model.get_encoder()
 
 
 def test_without_batches_the_check_runs_on_random_tokens():

@@ -64,8 +64,10 @@ def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
     parse_scheme(scheme)  # a misspelt name is said before a model is loaded
     register_types()
     device, out = pick_device(given.device), apart(source, given.out)
-    loaded, batches = opened(source, request.text, length=request.window, count=request.windows, device=device)
-    report = swap(loaded.model, scheme, batches=batches, calibrate=request.calibrate)  # type: ignore[arg-type]
+    loaded, batches = opened(
+        source, request.text, length=request.window, count=request.windows, device=device, needs_text=False
+    )
+    report = swap(loaded.model, scheme, batches=batches or None, calibrate=request.calibrate)  # type: ignore[arg-type]
     refused = request.strict and not report.preserved
     if not refused:
         write_model(loaded, out, "swap.json", report.to_dict())
@@ -79,9 +81,9 @@ def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
 
 
 def opened(
-    source: str, text: str | None, *, length: int, count: int, device: str, together: int = 2
+    source: str, text: str | None, *, length: int, count: int, device: str, together: int = 2, needs_text: bool = True
 ) -> tuple[Loaded, list[Tensor]]:
-    """A model and windows of text, so many `together` in a batch."""
+    """A model and windows of text, so many `together` in a batch; none where it cannot read and need not."""
     import torch
 
     from normlab.errors import UnsupportedError
@@ -94,6 +96,8 @@ def opened(
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids":
         raise UnsupportedError(f"{loaded.name} reads {reads}, not text; use nl.swap(model, ..., batches=...) in Python")
+    if loaded.tokenizer is None and text is None and not needs_text:
+        return loaded, []
     ids = tokenize(loaded, words)
     rows = windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
     return loaded, [part.to(device) for part in torch.split(rows, together)]

@@ -315,6 +315,11 @@ class Scheme(nn.Module, ABC):
         return _rebuild(like, iter(parts.moving))
 
     # -- what subclasses share -------------------------------------------------------------------------------------
+    @property
+    def enters_itself(self) -> bool:
+        """Nobody has put himself between a read and its branch."""
+        return "enter" not in self.__dict__ and type(self).enter is Scheme.enter
+
     def enter(self, h: Tensor, site: Site) -> Tensor:
         """The branch's own norm: N(h)."""
         if self._tape is not None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from normlab.schemes.base import GPT2, Access, Card, Frame, Growth, Parts, Scheme, SchemeConfig, Site, applied
-from normlab.schemes.norms import inverse_rms, precise
+from normlab.schemes.norms import Scale, inverse_rms, precise
 
 
 class DeltaAttnRes(SchemeConfig):
@@ -106,15 +106,19 @@ class DeltaStream(Scheme):
         sources = stream.sources if site.index else ()
         if self.null is not None:
             sources = (self.null[site.index].to(stream.x.dtype).expand_as(stream.x), *sources)
+        scale = self.pre[site.index]
+        if sources and self.null is None and type(scale) is Scale and self._tape is None and self.enters_itself:
+            # f (x + sum_i alpha_i v_i) with f = n / (n + 1) and x = sum_i v_i: at equal weights x itself, not rounded.
+            return stream.x + scale.factor * self.selected(sources, site.index, less=1 / len(sources)), None
         h = stream.x + self.selected(sources, site.index) if sources else stream.x
         return self.enter(h, site), None
 
-    def selected(self, sources: tuple[Tensor, ...], read: int) -> Tensor:
+    def selected(self, sources: tuple[Tensor, ...], read: int, *, less: float = 0.0) -> Tensor:
         values = torch.stack(sources)
         keys = precise(values)
         keys = keys * inverse_rms(keys, self.config.key_eps) * self.key_gain[read].to(keys.dtype)
         alpha = torch.softmax((keys * self.queries[read].to(keys.dtype)).sum(-1), dim=0)
-        return (self.weigh(alpha).to(values.dtype)[..., None] * values).sum(0)
+        return ((self.weigh(alpha) - less).to(values.dtype)[..., None] * values).sum(0)
 
     def write(self, stream: Deltas, y: Tensor, carry: None, site: Site) -> Deltas:
         v = self.leave(y, site).to(stream.x.dtype)

@@ -120,30 +120,48 @@ void merge_backward(integer tokens, integer d, const REAL *grad, integer grad_st
 }
 
 /* sum_n w[n] v_n[i], four sources at a time: the sum is read and written a quarter as often */
-static void weigh(integer i, integer d, integer sources, const REAL *w, integer step, const REAL *const *v,
-                  const integer *strides, REAL *restrict out) {
-    integer n = 0;
-    for (; n + 4 <= sources; n += 4) {
-        const REAL *a = v[n] + i * strides[n], *b = v[n + 1] + i * strides[n + 1];
-        const REAL *c = v[n + 2] + i * strides[n + 2], *e = v[n + 3] + i * strides[n + 3];
-        const REAL wa = w[n * step], wb = w[(n + 1) * step], wc = w[(n + 2) * step], we = w[(n + 3) * step];
-        if (n)
-            for (integer k = 0; k < d; k++) out[k] += wa * a[k] + wb * b[k] + wc * c[k] + we * e[k];
-        else
-            for (integer k = 0; k < d; k++) out[k] = wa * a[k] + wb * b[k] + wc * c[k] + we * e[k];
+#define WEIGH(NAME, NEXT)                                                                                              \
+    static void NAME(integer i, integer d, integer sources, const REAL *w, integer step, const REAL *const *v,         \
+                     const integer *strides, REAL *restrict out) {                                                     \
+        integer n = 0;                                                                                                 \
+        for (; n + 4 <= sources; n += 4) {                                                                             \
+            const REAL *a = v[n] + i * strides[n], *b = v[n + 1] + i * strides[n + 1];                                 \
+            const REAL *c = v[n + 2] + i * strides[n + 2], *e = v[n + 3] + i * strides[n + 3];                         \
+            const REAL wa = w[n * step], wb = w[(n + 1) * step], wc = w[(n + 2) * step], we = w[(n + 3) * step];       \
+            if (n)                                                                                                     \
+                for (integer k = 0; k < d; k++) out[k] = NEXT;                                                         \
+            else                                                                                                       \
+                for (integer k = 0; k < d; k++) out[k] = wa * a[k] + wb * b[k] + wc * c[k] + we * e[k];                \
+        }                                                                                                              \
+        for (; n < sources; n++) {                                                                                     \
+            const REAL *a = v[n] + i * strides[n], wa = w[n * step];                                                   \
+            if (n)                                                                                                     \
+                for (integer k = 0; k < d; k++) out[k] += wa * a[k];                                                   \
+            else                                                                                                       \
+                for (integer k = 0; k < d; k++) out[k] = wa * a[k];                                                    \
+        }                                                                                                              \
     }
-    for (; n < sources; n++) {
-        const REAL *a = v[n] + i * strides[n], wa = w[n * step];
-        if (n)
-            for (integer k = 0; k < d; k++) out[k] += wa * a[k];
-        else
-            for (integer k = 0; k < d; k++) out[k] = wa * a[k];
-    }
-}
 
-/* weights = exp(logits - lse), out_s[i] = sum_n weights[i, n, s] v_n[i]; logits and weights are [tokens, sources,
-queries], lse is [tokens, queries]; every out_s is contiguous, so that the merges read it in one run */
-void mix_forward(integer tokens, integer d, integer sources, integer queries, const REAL *logits,
+WEIGH(weigh, out[k] + (wa * a[k] + wb * b[k] + wc * c[k] + we * e[k]))
+
+/* The same in the order of the sources: with weights of 1 they add up as a residual stream does, to the last bit. */
+#if defined(__clang__)
+#pragma float_control(precise, on, push)
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC optimize("no-associative-math")
+#endif
+WEIGH(add_up, out[k] + wa * a[k] + wb * b[k] + wc * c[k] + we * e[k])
+#if defined(__clang__)
+#pragma float_control(pop)
+#elif defined(__GNUC__)
+#pragma GCC pop_options
+#endif
+
+/* weights = whole softmax(logits), out_s[i] = sum_n weights[i, n, s] v_n[i]; logits and weights are [tokens, sources,
+queries], lse = log sum exp(logits) / whole is [tokens, queries]; every out_s is contiguous, so that the merges read it in
+one run. With whole = sources and equal logits, weights are 1 and lse is a logit, both exactly. */
+void mix_forward(integer tokens, integer d, integer sources, integer queries, double whole, const REAL *logits,
                  const REAL *const *v, const integer *strides, REAL *restrict lse, REAL *restrict weights,
                  REAL *const *out, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
@@ -160,18 +178,22 @@ void mix_forward(integer tokens, integer d, integer sources, integer queries, co
         for (integer s = 0; s < queries; s++) {
             REAL total = 0;
             for (integer n = 0; n < sources; n++) total += ai[n * queries + s];
-            for (integer n = 0; n < sources; n++) ai[n * queries + s] /= total;
-            top[s] += log(total);
+            for (integer n = 0; n < sources; n++) ai[n * queries + s] = ai[n * queries + s] * (REAL)whole / total;
+            top[s] += log(total / (REAL)whole);
         }
-        for (integer s = 0; s < queries; s++) weigh(i, d, sources, ai + s, queries, v, strides, out[s] + i * d);
+        for (integer s = 0; s < queries; s++)
+            if (whole == 1)
+                weigh(i, d, sources, ai + s, queries, v, strides, out[s] + i * d);
+            else
+                add_up(i, d, sources, ai + s, queries, v, strides, out[s] + i * d);
     }
 }
 
 /* dv_n[i] = through_n[i] + sum_s weights[i, n, s] dout_s[i],
-dlogits[i, n, s] = weights[i, n, s] (D_ns - sum_m weights[i, m, s] D_ms + dlse_s),  D_ns = dout_s[i] . v_n[i];
+dlogits[i, n, s] = weights[i, n, s] (D_ns - sum_m weights[i, m, s] D_ms / whole + dlse_s / whole),  D_ns = dout_s[i] . v_n[i];
 through_n is what came to v_n from elsewhere, or null. Four queries at a time: a source is read and its gradient written
 a quarter as often. */
-void mix_backward(integer tokens, integer d, integer sources, integer queries, const REAL *weights,
+void mix_backward(integer tokens, integer d, integer sources, integer queries, double whole, const REAL *weights,
                   const REAL *const *v, const integer *strides, const REAL *const *dout, const integer *dout_strides,
                   const REAL *const *through, const integer *through_strides, REAL *const *dv, const integer *dv_strides,
                   const REAL *dlse, REAL *restrict dlogits, int threads) {
@@ -226,19 +248,22 @@ void mix_backward(integer tokens, integer d, integer sources, integer queries, c
         for (integer s = 0; s < queries; s++) {
             REAL mean = 0;
             for (integer n = 0; n < sources; n++) mean += ai[n * queries + s] * di[n * queries + s];
+            mean /= (REAL)whole;
+            const REAL pull = dlse[i * queries + s] / (REAL)whole;
             for (integer n = 0; n < sources; n++) {
                 REAL *restrict one = di + n * queries + s;
-                *one = ai[n * queries + s] * (*one - mean + dlse[i * queries + s]);
+                *one = ai[n * queries + s] * (*one - mean + pull);
             }
         }
     }
 }
 
-/* One read: weights = softmax_n(logits_n), h = sum_n weights_n v_n, and with a gain its RMSNorm. logits_n and v_n are
-[tokens] and [tokens, d] wherever they lie; weights is [tokens, sources]; scale is 1 / rms(h). */
-void attend_forward(integer tokens, integer d, integer sources, const REAL *const *logits, const integer *steps,
-                    const REAL *const *v, const integer *strides, const REAL *gain, double eps, REAL *restrict h,
-                    REAL *restrict weights, REAL *restrict scale, int threads) {
+/* One read: h = sum_n weights_n v_n, and with a gain its RMSNorm; weights_n = whole exp(logits_n) / total, where the first
+source counts `mass` times in the total. logits_n and v_n are [tokens] and [tokens, d] wherever they lie; weights is
+[tokens, sources]; scale is 1 / rms(h). */
+void attend_forward(integer tokens, integer d, integer sources, double mass, double whole, const REAL *const *logits,
+                    const integer *steps, const REAL *const *v, const integer *strides, const REAL *gain, double eps,
+                    REAL *restrict h, REAL *restrict weights, REAL *restrict scale, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (integer i = 0; i < tokens; i++) {
         REAL *restrict ai = weights + i * sources, *restrict hi = h + i * d;
@@ -247,9 +272,13 @@ void attend_forward(integer tokens, integer d, integer sources, const REAL *cons
             ai[n] = logits[n][i * steps[n]];
             top = ai[n] > top ? ai[n] : top;
         }
-        for (integer n = 0; n < sources; n++) total += ai[n] = raised(ai[n] - top);
-        for (integer n = 0; n < sources; n++) ai[n] /= total;
-        weigh(i, d, sources, ai, 1, v, strides, hi);
+        total = (REAL)mass * (ai[0] = raised(ai[0] - top));
+        for (integer n = 1; n < sources; n++) total += ai[n] = raised(ai[n] - top);
+        for (integer n = 0; n < sources; n++) ai[n] = ai[n] * (REAL)whole / total;
+        if (whole == 1)
+            weigh(i, d, sources, ai, 1, v, strides, hi);
+        else
+            add_up(i, d, sources, ai, 1, v, strides, hi);
         scale[i] = 1;
         if (!gain) continue;
         for (integer k = 0; k < d; k++) size += hi[k] * hi[k];
@@ -258,10 +287,11 @@ void attend_forward(integer tokens, integer d, integer sources, const REAL *cons
     }
 }
 
-/* dv_n = through_n + weights_n dh, dlogits_n = weights_n (D_n - sum_m weights_m D_m), D_n = dh . v_n; dlogits is [sources,
-tokens]. With a gain dh is that of the norm, as in merge_backward. sums is [threads, 4, d]: dgain, a block's sum, h, dh. */
-void attend_backward(integer tokens, integer d, integer sources, const REAL *grad, integer grad_stride,
-                     const REAL *weights, const REAL *const *v, const integer *strides, const REAL *gain,
+/* dv_n = through_n + weights_n dh, dlogits_n = weights_n (D_n - m_n sum_m weights_m D_m / whole), D_n = dh . v_n, where m_n
+is `mass` for the first source and 1 for the others; dlogits is [sources, tokens]. With a gain dh is that of the norm, as
+in merge_backward. sums is [threads, 4, d]: dgain, a block's sum, h, dh. */
+void attend_backward(integer tokens, integer d, integer sources, double mass, double whole, const REAL *grad,
+                     integer grad_stride, const REAL *weights, const REAL *const *v, const integer *strides, const REAL *gain,
                      const REAL *scale, const REAL *const *through, const integer *through_strides, REAL *const *dv,
                      const integer *dv_strides, REAL *restrict dlogits, REAL *sums, int threads) {
     const integer share = (tokens + threads - 1) / threads;
@@ -306,8 +336,9 @@ void attend_backward(integer tokens, integer d, integer sources, const REAL *gra
                     dlogits[n * tokens + i] = dot;
                     mean += w * dot;
                 }
+                mean /= (REAL)whole;
                 for (integer n = 0; n < sources; n++)
-                    dlogits[n * tokens + i] = ai[n] * (dlogits[n * tokens + i] - mean);
+                    dlogits[n * tokens + i] = ai[n] * (dlogits[n * tokens + i] - (n ? mean : (REAL)mass * mean));
             }
             for (integer k = 0; k < d; k++) total[k] += part[k];
         }

@@ -47,10 +47,10 @@ _letters = {"w": _whole, "p": _pointer, "i": ctypes.c_int, "f": ctypes.c_double}
 _signatures = {
     "merge_forward": "ww pw pw pw p i f p f pp i",
     "merge_backward": "ww pw pw pw p i p p pw pw ppp i",
-    "mix_forward": "wwww pppppp i",
-    "mix_backward": "wwww ppppppppppp i",
-    "attend_forward": "www pppp p f ppp i",
-    "attend_backward": "www pw p pp p p pppp pp i",
+    "mix_forward": "wwww f pppppp i",
+    "mix_backward": "wwww f ppppppppppp i",
+    "attend_forward": "www ff pppp p f ppp i",
+    "attend_backward": "www ff pw p pp p p pppp pp i",
     "rms_forward": "ww pw p f pp i",
     "rms_backward": "ww pw pw pp pw pp i",
     "norms_forward": "www pww p f pp i",
@@ -154,7 +154,9 @@ class Kernels:
         total = sums[0] if threads == 1 else sums[:, :2].sum(0)
         return do, dlse, db, total[0], total[1]
 
-    def mix_forward(self, logits: Tensor, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def mix_forward(
+        self, logits: Tensor, sources: Sequence[Tensor], whole: float
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Log-sum-exp and weights of contiguous logits [tokens, sources, queries], and each query's sum of sources."""
         tokens, n, queries = logits.shape
         d = sources[0].shape[-1]
@@ -164,26 +166,32 @@ class Kernels:
         lse, weights = logits.new_empty((tokens, queries)), torch.empty_like(logits)
         out = [logits.new_empty((tokens, d)) for _ in range(queries)]
         self.library.mix_forward(
-            *(tokens, d, n, queries, logits.data_ptr(), *_many(sources), lse.data_ptr(), weights.data_ptr()),
+            *(tokens, d, n, queries, whole, logits.data_ptr(), *_many(sources), lse.data_ptr(), weights.data_ptr()),
             *(_many(out)[0], threads_for(out[0])),
         )
         return lse, weights, out
 
     def mix_backward(
         self, weights: Tensor, sources: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor,
-        through: Sequence[Tensor | None], places: Sequence[Tensor],
+        through: Sequence[Tensor | None], places: Sequence[Tensor], whole: float,
     ) -> Tensor:  # fmt: skip
         """The gradient of the logits; those of the sources go to their places, with what came through."""
         tokens, n, queries = weights.shape
         dlogits = torch.empty_like(weights)
         self.library.mix_backward(
-            *(tokens, grads[0].shape[-1], n, queries, weights.data_ptr(), *_many(sources), *_many(grads)),
+            *(tokens, grads[0].shape[-1], n, queries, whole, weights.data_ptr(), *_many(sources), *_many(grads)),
             *(*_many(through), *_many(places), dlse.data_ptr(), dlogits.data_ptr(), threads_for(grads[0])),
         )
         return dlogits
 
     def attend_forward(
-        self, logits: Sequence[Tensor], sources: Sequence[Tensor], gain: Tensor | None, eps: float
+        self,
+        logits: Sequence[Tensor],
+        sources: Sequence[Tensor],
+        gain: Tensor | None,
+        eps: float,
+        mass: float,
+        whole: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One read of sources [tokens, d] with logits [tokens]: h or its RMSNorm, weights [tokens, sources], 1 / rms(h)."""
         tokens, d = sources[0].shape
@@ -192,21 +200,43 @@ class Kernels:
         new = sources[0].new_empty
         h, weights, scale = new((tokens, d)), new((tokens, len(sources))), new(tokens)
         self.library.attend_forward(
-            *(tokens, d, len(sources), *_many(logits), *_many(sources), _maybe(gain)[0], eps, h.data_ptr()),
+            *(
+                tokens,
+                d,
+                len(sources),
+                mass,
+                whole,
+                *_many(logits),
+                *_many(sources),
+                _maybe(gain)[0],
+                eps,
+                h.data_ptr(),
+            ),
             *(weights.data_ptr(), scale.data_ptr(), threads_for(h)),
         )
         return h, weights, scale
 
     def attend_backward(
         self, grad: Tensor, weights: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor,
-        through: Sequence[Tensor | None],
+        through: Sequence[Tensor | None], mass: float, whole: float,
     ) -> tuple[Tensor, list[Tensor], Tensor]:  # fmt: skip
         """Gradients of the logits [sources, tokens], of the sources, and of the gain."""
         (tokens, d), n, threads = grad.shape, len(sources), threads_for(grad)
         places = [grad.new_empty((tokens, d)) for _ in sources]
         dlogits, sums = grad.new_empty((n, tokens)), grad.new_empty((threads, 4, d))
         self.library.attend_backward(
-            *(tokens, d, n, *_strided(grad), weights.data_ptr(), *_many(sources), _maybe(gain)[0], scale.data_ptr()),
+            *(
+                tokens,
+                d,
+                n,
+                mass,
+                whole,
+                *_strided(grad),
+                weights.data_ptr(),
+                *_many(sources),
+                _maybe(gain)[0],
+                scale.data_ptr(),
+            ),
             *(*_many(through), *_many(places), dlogits.data_ptr(), sums.data_ptr(), threads),
         )
         return dlogits, places, sums[0, 0] if threads == 1 else sums[:, 0].sum(0)

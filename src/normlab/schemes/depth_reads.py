@@ -18,6 +18,7 @@ All take tokens flattened to one axis, and statistics in float32 or better. Comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from torch.autograd.function import once_differentiable
 
 from normlab.schemes.norms import inverse_rms, precise
 from normlab.schemes.ops import depth
-from normlab.schemes.ops.depth_plain import joined, single, weighted_sum
+from normlab.schemes.ops.depth_plain import joined, one_share, single, weighted_sum
 
 Context = Any  # torch's, of an autograd.Function
 
@@ -76,20 +77,24 @@ def keys(v: Tensor, queries: Tensor, eps: float | None) -> tuple[Tensor, Tensor]
     return _Keys.apply(v, queries, eps)
 
 
-def mix(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+def mix(
+    logits: Tensor, units: Sequence[Tensor], *, summed: bool = False
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Log-sum-exp [tokens, queries], weights [tokens, sources, queries], an output [tokens, d] for each query; the units.
 
-    `logits` is [tokens, sources, queries]; a unit is one source [tokens, d] or several, [tokens, sources, d].
+    `logits` is [tokens, sources, queries]; a unit is one source [tokens, d] or several, [tokens, sources, d]. `summed`:
+    each output is as large as the sum of its n sources, n times their weighted mean, and the log-sum-exp is less log n.
     """
+    whole = float(logits.shape[1]) if summed else 1.0
     if transformed():
-        lse = torch.logsumexp(logits, dim=1)
+        lse = torch.logsumexp(logits, dim=1) - math.log(whole)
         alpha = (logits - lse[:, None]).exp()
         outputs = alpha.to(units[0].dtype).transpose(1, 2) @ torch.cat(joined(units), dim=1)
         return lse, alpha, outputs.unbind(1), tuple(units)
     if torch.compiler.is_compiling():
-        lse, alpha, found = depth.mix.registered(logits, list(units))
+        lse, alpha, found = depth.mix.registered(logits, list(units), whole)
         return lse, alpha, tuple(found), tuple(units)
-    lse, alpha, *rest = _Mix.apply(logits, *units)
+    lse, alpha, *rest = _Mix.apply(logits, whole, *units)
     return lse, alpha, tuple(rest[len(units) :]), tuple(rest[: len(units)])
 
 
@@ -119,17 +124,21 @@ def merge(
 
 
 def attend(
-    logits: Sequence[Tensor], sources: Sequence[Tensor], *, norm: Norm | None = None
+    logits: Sequence[Tensor], sources: Sequence[Tensor], *, norm: Norm | None = None, summed: int = 0
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """h [tokens, d], or its norm, for logits [tokens] of sources [tokens, d]; and the sources but the first."""
+    """h [tokens, d], or its norm, for logits [tokens] of sources [tokens, d]; and the sources but the first.
+
+    `summed`: the first source is the output of a `mix` of so many, summed, and so is h.
+    """
+    mass, whole = (float(summed), float(summed + len(sources) - 1)) if summed else (1.0, 1.0)
     if transformed():
-        weights = torch.softmax(torch.stack(tuple(logits)), dim=0).to(sources[0].dtype)
-        h = (weights[..., None] * torch.stack(tuple(sources))).sum(0)
+        weights = one_share(torch.stack(tuple(logits), dim=1), mass, whole).to(sources[0].dtype)
+        h = (weights[..., None] * torch.stack(tuple(sources), dim=1)).sum(1)
         return h if norm is None else norm(h), tuple(sources[1:])
     gain, eps = (None, 0.0) if norm is None else norm
     if torch.compiler.is_compiling():
-        return depth.attend.registered(list(logits), list(sources), gain, eps)[0], tuple(sources[1:])
-    h, *handed = _Attend.apply(len(sources), gain, eps, *logits, *sources)
+        return depth.attend.registered(list(logits), list(sources), gain, eps, mass, whole)[0], tuple(sources[1:])
+    h, *handed = _Attend.apply((mass, whole), gain, eps, *logits, *sources)
     return h, tuple(handed)
 
 
@@ -196,12 +205,14 @@ class _Keys(torch.autograd.Function):
 
 
 class _Mix(torch.autograd.Function):
-    """a = softmax(L), o_s = sum_n a_ns v_n:  dv_n = sum_s a_ns do_s,  dL_ns = a_ns (do_s . v_n - do_s . o_s + dlse_s)"""
+    """a = u softmax(L), o_s = sum_n a_ns v_n:  dv_n = sum_s a_ns do_s,
+    dL_ns = a_ns (do_s . v_n - (do_s . o_s - dlse_s) / u), u the whole"""
 
     @staticmethod
-    def forward(ctx: Context, logits: Tensor, *units: Tensor) -> tuple[Tensor, ...]:
-        lse, alpha, outputs = depth.mix.on(logits)(logits, units)
+    def forward(ctx: Context, logits: Tensor, whole: float, *units: Tensor) -> tuple[Tensor, ...]:
+        lse, alpha, outputs = depth.mix.on(logits)(logits, units, whole)
         ctx.save_for_backward(alpha, *units)
+        ctx.whole = whole
         ctx.mark_non_differentiable(alpha)
         ctx.set_materialize_grads(False)
         return lse, alpha, *(unit.view_as(unit) for unit in units), *outputs
@@ -212,14 +223,14 @@ class _Mix(torch.autograd.Function):
         alpha, *units = ctx.saved_tensors
         through, given = grads[: len(units)], grads[len(units) :]
         if dlse is None and all(grad is None for grad in given):
-            return None, *through
+            return None, None, *through
         tokens, _, queries = alpha.shape
         shape = (tokens, units[0].shape[-1])
         outputs = [units[0].new_zeros(shape) if grad is None else _rows(grad) for grad in given]
         dlse = alpha.new_zeros(tokens, queries) if dlse is None else dlse
         past = [None if grad is None else _rows(grad) for grad in through]
-        dlogits, dunits = depth.mix_backward.on(alpha)(alpha, units, outputs, dlse, past)
-        return dlogits, *dunits
+        dlogits, dunits = depth.mix_backward.on(alpha)(alpha, units, outputs, dlse, past, ctx.whole)
+        return dlogits, None, *dunits
 
 
 class _Merge(torch.autograd.Function):
@@ -249,12 +260,15 @@ class _Merge(torch.autograd.Function):
 
 
 class _Attend(torch.autograd.Function):
-    """a = softmax(L), h = sum_n a_n v_n:  dv_n = a_n dh,  dL_n = a_n (dh . v_n - dh . h)"""
+    """a = u softmax(L), h = sum_n a_n v_n:  dv_n = a_n dh,  dL_n = a_n (dh . v_n - m_n dh . h / u), u the whole, m a mass"""
 
     @staticmethod
-    def forward(ctx: Context, count: int, gain: Tensor | None, eps: float, *rest: Tensor) -> tuple[Tensor, ...]:
-        logits, sources = rest[:count], rest[count:]
-        h, alpha, scale = depth.attend.on(sources[0])(logits, sources, gain, eps)
+    def forward(
+        ctx: Context, share: tuple[float, float], gain: Tensor | None, eps: float, *rest: Tensor
+    ) -> tuple[Tensor, ...]:
+        logits, sources = rest[: len(rest) // 2], rest[len(rest) // 2 :]
+        h, alpha, scale = depth.attend.on(sources[0])(logits, sources, gain, eps, *share)
+        ctx.share = share
         ctx.save_for_backward(alpha, gain, scale, *sources)
         ctx.set_materialize_grads(False)
         return h, *(v.view_as(v) for v in sources[1:])
@@ -266,7 +280,9 @@ class _Attend(torch.autograd.Function):
         if grad is None:
             return None, None, None, *([None] * len(sources)), None, *handed
         past = [None, *(None if one is None else _rows(one) for one in handed)]
-        dlogits, dsources, dgain = depth.attend_backward.on(grad)(_rows(grad), alpha, sources, gain, scale, past)
+        dlogits, dsources, dgain = depth.attend_backward.on(grad)(
+            *(_rows(grad), alpha, sources, gain, scale, past), *ctx.share
+        )
         return None, None if gain is None else dgain, None, *dlogits.unbind(0), *dsources
 
 

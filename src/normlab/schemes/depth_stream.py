@@ -22,7 +22,7 @@ from normlab.schemes.base import GPT2, Branch, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig, lookup_row
 from normlab.schemes.depth_kernels import usable
 from normlab.schemes.depth_reads import Norm, Query, attend, full_precision, keys, merge, mix
-from normlab.schemes.norms import RMSNorm, inverse_rms, precise, watched
+from normlab.schemes.norms import RMSNorm, Scale, inverse_rms, precise, watched
 from normlab.schemes.placement import Placement, PlacementConfig
 
 AHEAD = 8  # reads of Full that are computed together
@@ -159,7 +159,7 @@ class DepthAttention(Scheme):
     def read(self, stream: Sources, site: Site) -> tuple[Tensor, Any]:
         norm = self._norm_after(stream, site)
         h, seen = self._attend(stream, site.index, norm)
-        x = h if norm is not None else self.enter(h, site)
+        x = h if norm is not None or self._summed else self.enter(h, site)
         if self.placed is None:
             return x, seen
         x, skip = self.placed.read(x, site)
@@ -186,6 +186,8 @@ class DepthAttention(Scheme):
     def close(self, stream: Sources) -> Tensor:
         if self.config.output_read:
             h, _ = self._attend(stream, len(self.frame.sites))
+            if self._summed:
+                return h
         else:
             h = sum_all(stream.all)
         return self.final(self._read(h))
@@ -212,13 +214,22 @@ class DepthAttention(Scheme):
     def _fast(self) -> bool:
         return self.config.reads_fast and self._tape is None
 
+    @property
+    def _summed(self) -> bool:
+        """Does a read of Full take its `Scale` along? In a swapped model h is as large as the sum of its sources.
+
+        Weights of equal logits are then 1, and the additions those of the plain stream: at the start the same numbers.
+        """
+        return self.single and type(self.final) is Scale and self._fast and self.enters_itself
+
     def _norm_after(self, stream: Sources, site: Site) -> Norm | None:
         """The branch's norm, if the read may take it along: a plain RMSNorm, and nobody who looks in between."""
         norm = self.pre[site.index]
         if type(norm) is not RMSNorm or not self._fast or torch.compiler.is_compiling() or watched(norm):
             return None
-        own = "enter" not in self.__dict__ and type(self).enter is Scheme.enter
-        return Norm(norm.weight, norm.eps) if own and norm.weight.dtype == stream.closed[0].dtype else None
+        if not self.enters_itself or norm.weight.dtype != stream.closed[0].dtype:
+            return None
+        return Norm(norm.weight, norm.eps)
 
     # -- the reference -----------------------------------------------------------------------------------------------
     def attend(self, sources: tuple[Tensor, ...], read: int) -> Tensor:
@@ -258,7 +269,8 @@ class DepthAttention(Scheme):
         o, lse = ahead.outputs[offset], ahead.lse[offset]
         if ahead.inner:
             logits = [lse, *(inner.here[offset] for inner in ahead.inner)]
-            h, sources = attend(logits, [o, *(inner.source for inner in ahead.inner)], norm=norm)
+            summed = len(closed) - len(ahead.inner) if self._summed else 0
+            h, sources = attend(logits, [o, *(inner.source for inner in ahead.inner)], norm=norm, summed=summed)
             inner = tuple(one._replace(source=v) for one, v in zip(ahead.inner, sources, strict=True))
             ahead = ahead._replace(inner=inner)
         elif partial is not None:
@@ -315,7 +327,7 @@ class DepthAttention(Scheme):
         if logits.shape[1] == 1:  # one source: its weight is one
             outputs = ahead.units * logits.shape[2]
             return ahead._replace(logits=rest, outputs=outputs, lse=logits[:, 0].unbind(1), weights=())
-        lse, weights, outputs, units = mix(logits, ahead.units)
+        lse, weights, outputs, units = mix(logits, ahead.units, summed=self._summed)
         kept = weights.unbind(2) if self.config.recompute else ()
         return ahead._replace(units=units, logits=rest, outputs=outputs, lse=lse.unbind(1), weights=kept)
 

@@ -218,7 +218,7 @@ class Streams(Scheme):
         norm = self.pre[site.index]
         if not fuses(stream) or type(norm) is not RMSNorm or watched(norm) or traced():
             return None
-        alone = self._tape is None and "enter" not in self.__dict__ and type(self).enter is Scheme.enter
+        alone = self._tape is None and self.enters_itself
         return Norm(norm.weight, norm.eps) if alone and norm.weight.dtype == stream.dtype else None
 
     def write(self, stream: Tensor, y: Tensor, carry: MixingWeights, site: Site) -> Tensor:

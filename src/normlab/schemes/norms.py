@@ -63,6 +63,20 @@ def traced() -> bool:
     )
 
 
+class Scale(nn.Module):
+    """In the place of a scheme's norm, where a model has its own: a number that makes h as large as the plain stream."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.factor == 1.0 else x * self.factor
+
+    def extra_repr(self) -> str:
+        return f"{self.factor:g}"
+
+
 def watched(module: nn.Module) -> bool:
     """Does somebody's hook expect this module to be called?"""
     every = nn.modules.module

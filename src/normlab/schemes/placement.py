@@ -74,7 +74,7 @@ def norm_past(scheme: Scheme, stream: Tensor, site: Site) -> Norm | None:
         return None
     if stream.device.type == "meta" and not fuses(stream):
         return None
-    own = scheme._tape is None and "enter" not in scheme.__dict__ and type(scheme).enter is Scheme.enter
+    own = scheme._tape is None and scheme.enters_itself
     return Norm(norm.weight, norm.eps) if own and norm.weight.dtype == stream.dtype else None
 
 
@@ -157,9 +157,9 @@ class Placement(Scheme):
     def read(self, stream: Tensor, site: Site) -> tuple[Tensor, Tensor | Handed | None]:
         if not self.keep_normed[site.index] and (norm := norm_past(self, stream, site)) is not None:
             normed, passed = handed_norm(stream, norm)
-            return self.c(normed, site), Handed(stream, passed)
+            return self.c.times(normed, site), Handed(stream, passed)
         normed = self.enter(stream, site)
-        return self.c(normed, site), normed if self.keep_normed[site.index] else None
+        return self.c.times(normed, site), normed if self.keep_normed[site.index] else None
 
     def write(self, stream: Tensor, y: Tensor, carry: Tensor | Handed | None, site: Site) -> Tensor:
         if isinstance(carry, Handed):
@@ -168,7 +168,7 @@ class Placement(Scheme):
         if self.skip_shift is not None:
             skip = skip + self.skip_shift[site.index]
         y = self.leave(y, site)
-        x = self.out[site.index](self.a(skip, site) + y)
+        x = self.out[site.index](self.a.times(skip, site) + y)
         return x if self.gate is None else x - F.silu(self.gate[site.layer - 1]) * self._held(x)
 
     def leave(self, y: Tensor, site: Site) -> Tensor:
@@ -176,8 +176,8 @@ class Placement(Scheme):
         if self.branch_shift is not None:
             y = y + self.branch_shift[site.index]
         if self.b.shape == "vector":
-            return self._source(self.b(y, site))  # a gain per channel is part of what the branch contributes
-        return self.b(self._source(y), site)
+            return self._source(self.b.times(y, site))  # a gain per channel is part of what the branch contributes
+        return self.b.times(self._source(y), site)
 
     def _held(self, x: Tensor) -> Tensor:
         return x if self._is_cut else x.detach()  # GPAS: the gradient does not see the shrinking
@@ -240,6 +240,13 @@ class Coefficient(nn.Module):
         if self.values is not None:
             for slot, number in zip(self.slot, self.numbers, strict=True):
                 self.values[slot].fill_(number if constant is None else constant)
+
+    def times(self, x: Tensor, site: Site) -> Tensor:
+        """Where there is nothing to do, not even a call."""
+        if self.identity:
+            return x
+        found: Tensor = self(x, site)
+        return found
 
     def forward(self, x: Tensor, site: Site) -> Tensor:
         if self.values is None:

@@ -75,6 +75,8 @@ class Reads:
     """In front of a norm, or of a branch without one: the stream is read."""
 
     def __call__(self, module: nn.Module, args: Values, kwargs: Named) -> tuple[Values, Named]:
+        if len(args) == 1 and isinstance(stream := args[0], Stream) and not kwargs:  # nearly always
+            return (stream.read(),), kwargs
         given = tuple(value.read() if isinstance(value, Stream) else value for value in args)
         named = {key: value.read() if isinstance(value, Stream) else value for key, value in kwargs.items()}
         return given, named

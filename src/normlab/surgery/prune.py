@@ -88,6 +88,10 @@ def prune(
     others. Chosen one by one: each choice is made without the layers chosen before.
     """
     chosen: tuple[ChosenLayer, ...] = ()
+    if layers is not None and not (from_ is None and most is None and max_loss is None):
+        raise ConfigError(
+            "layers= names what goes out, and from_=, most= and max_loss= choose it: give one or the other"
+        )
     if layers is None:
         chosen = choose(model, batches, from_=from_, most=most, max_loss=max_loss)
         layers = [choice.layer for choice in chosen]
@@ -145,7 +149,11 @@ def _wanted(most: int | None, max_loss: float | None, depth: int) -> int:
 
 
 def _checked(layers: Sequence[int], depth: int) -> tuple[int, ...]:
-    wrong = [layer for layer in layers if not isinstance(layer, int) or not 0 <= layer < depth]
+    named = layers if isinstance(layers, Sequence) and not isinstance(layers, str) else [layers]
+    for layer in named:
+        if not isinstance(layer, int) or isinstance(layer, bool) or named is not layers:
+            raise ConfigError(f"layers= is a list of whole numbers, such as [4, 7], but got {layers!r}")
+    wrong = [layer for layer in layers if not 0 <= layer < depth]
     if wrong:
         raise ConfigError(f"there is no layer {wrong[0]}: this model has {depth}, counted from 0 to {depth - 1}")
     found = tuple(sorted(set(layers)))

@@ -22,26 +22,13 @@ from torch import Tensor, nn
 from normlab.errors import UnsupportedError
 from normlab.schemes import Demands, Frame, Scheme, SchemeConfig
 from normlab.schemes.depth_attention import DepthAttentionConfig
+from normlab.schemes.norms import Scale
 from normlab.schemes.placement import Placement, PlacementConfig
 from normlab.surgery.anatomy import Anatomy, SitePlace
 from normlab.surgery.hooks import HOOKS, Checkpointed, Closes, Enters, Fetches, Joins, Reads, Returns, Scales, Shows
 from normlab.surgery.stream import StreamPlan
 
 Way = Literal["keep", "place", "own"]
-
-
-class Scale(nn.Module):
-    """In the place of a scheme's norm, where the model has its own: a number that makes h as large as the plain stream."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x if self.factor == 1.0 else x * self.factor
-
-    def extra_repr(self) -> str:
-        return f"{self.factor:g}"
 
 
 class Fixed(nn.Module):

@@ -119,8 +119,10 @@ class Stream:
 
     def _written(self, y: Tensor) -> Stream:
         assert self.seen is not None
-        y = y.reshape(self.seen[0].shape)  # OPT flattens its tokens
-        state = self.scheme("write", self.state, y, self.seen[1], self.site)
+        h, carry = self.seen
+        if y.shape != h.shape:
+            y = y.reshape(h.shape)  # OPT flattens its tokens
+        state = self.scheme("write", self.state, y, carry, self.site)
         return Stream(self.scheme, self.plan, state, self.index + 1)
 
     def closed(self) -> Tensor:

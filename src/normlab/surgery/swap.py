@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from normlab.errors import ConfigError, UnsupportedError, unknown
+from normlab.errors import ConfigError, InputError, UnsupportedError, unknown
 from normlab.probes.inputs.batches import as_batches
 from normlab.probes.inputs.losses import Loss, call, pick
 from normlab.results import Result
@@ -126,12 +126,18 @@ def _folds(config: SchemeConfig) -> bool:
 
 
 def probe_batches(model: PreTrainedModel, batches: object) -> list[object]:
+    """What a model is asked before and after an operation: these batches, or random tokens."""
+    device = next(model.parameters()).device
+    if device.type == "meta":
+        raise UnsupportedError(f"{type(model).__name__} is on the meta device, without weights: load them first")
     if batches is not None:
         found = as_batches(batches, model)
         named = getattr(model, "main_input_name", "input_ids")
-        return [{named: batch} if isinstance(batch, Tensor) else batch for batch in found]
+        found = [{named: batch} if isinstance(batch, Tensor) else batch for batch in found]
+        for batch in found:
+            _check_tokens(model, batch)
+        return found
     generator = torch.Generator().manual_seed(0)
-    device = next(model.parameters()).device
     if getattr(model, "main_input_name", "input_ids") == "pixel_values":
         config = model.config
         size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
@@ -140,8 +146,30 @@ def probe_batches(model: PreTrainedModel, batches: object) -> list[object]:
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
     vocabulary = embedding.num_embeddings
-    ids = torch.randint(min(10, vocabulary - 1), vocabulary, (2, 16), generator=generator)
-    return [{"input_ids": ids.to(device)}]
+    ids = torch.randint(min(10, vocabulary - 1), vocabulary, (2, 16), generator=generator).to(device)
+    return [{"input_ids": ids, "decoder_input_ids": ids} if _has_halves(model) else {"input_ids": ids}]
+
+
+def _has_halves(model: PreTrainedModel) -> bool:
+    """An encoder and a decoder, each with a residual stream."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def _check_tokens(model: PreTrainedModel, batch: object) -> None:
+    """Raise for token ids that the embedding would stumble over."""
+    ids = batch.get("input_ids") if isinstance(batch, dict) else None
+    embedding = model.get_input_embeddings()
+    if not isinstance(ids, Tensor) or not isinstance(embedding, nn.Embedding) or not ids.numel():
+        return
+    if ids.is_floating_point():
+        raise InputError(f"token ids are whole numbers, but the batch has {str(ids.dtype).removeprefix('torch.')}")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= embedding.num_embeddings:
+        wrong = low if low < 0 else high
+        raise InputError(
+            f"a batch has the token {wrong}, but {type(model).__name__} knows tokens from 0 to "
+            f"{embedding.num_embeddings - 1}: is it another tokenizer's?"
+        )
 
 
 @dataclass(frozen=True)
@@ -180,15 +208,21 @@ def _operate(
     model = body.model
     loss = _loss(model, batches)
     before = observe(model, batches, loss)
+    if any(bool(out.isnan().any()) for out in before.outputs):
+        raise InputError(
+            f"{type(model).__name__} answers these batches with NaN, so nothing can be compared; nothing was changed"
+        )
     way = way_of(start)
     sizes = measure(body, batches) if way != "keep" and calibrate == "auto" else None
-    scheme = build(start, body)
+    with torch.inference_mode(False):  # parameters that are made inside of it could never be trained
+        scheme = build(start, body)
     undo: list[tuple[Tensor, Tensor]] = []
     count = sum(p.numel() for p in model.parameters())
     try:
         if way == "keep":
             undo = fold_factors(body, scheme)
-        splice(body, scheme, way=way)
+        with torch.inference_mode(False):
+            splice(body, scheme, way=way)
         if sizes is not None:
             set_sizes(body, scheme, sizes)
         dress(model, start)
@@ -229,6 +263,11 @@ def _report(
     preserved = difference <= min(0.5, ROUNDING * torch.finfo(dtype).eps) * largest
     new = sum(p.numel() for p in scheme.parameters())
     config = scheme.config
+    if _has_halves(body.model):
+        notes = [
+            *notes,
+            f"Of its two halves one was swapped, the {type(body.owner).__name__} with {len(body.layers)} layers.",
+        ]
     if sizes is not None and not preserved:
         notes = [*notes, "New norms have the gains that were measured on the batches (the median size of each place)."]
     return SwapReport(

@@ -56,7 +56,8 @@ def typed(kernel, constants, **given):
         if name in constants:
             continue
         is_whole = name in whole or name.endswith(("_stride", "_token", "_stream"))
-        types[name] = WHOLE if is_whole else SCALAR if name.endswith("eps") else HALF if name in halves else REAL
+        is_number = name.endswith("eps") or name in ("mass", "whole")
+        types[name] = WHOLE if is_whole else SCALAR if is_number else HALF if name in halves else REAL
     return types | given
 
 

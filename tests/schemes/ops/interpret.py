@@ -53,16 +53,17 @@ def depth(dtype, tokens, d):
             twins("merge_backward", arguments, dtype, keep=4 if norm is None else 5)
     for queries in (1, 3):
         units, logits = [rows(tokens, d), rows(tokens, d), rows(tokens, 2, d)], torch.randn(tokens, 4, queries)
-        _, weights, _ = twins("mix_forward", (logits, units), dtype)
+        whole = float(queries)  # 1: a mean; else a sum
+        _, weights, _ = twins("mix_forward", (logits, units, whole), dtype)
         grads, dlse = [rows(tokens, d) for _ in range(queries)], torch.randn(tokens, queries)
         for through in ([None] * 3, [None, past, rows(tokens, 2, d)]):
-            twins("mix_backward", (weights, units, grads, dlse, through), dtype)
+            twins("mix_backward", (weights, units, grads, dlse, through, whole), dtype)
     for n in (1, 4):
         sources, logits = [rows(tokens, d) for _ in range(n)], [torch.randn(tokens) for _ in range(n)]
-        for norm in (None, gain):
-            _, weights, scale = twins("attend_forward", (logits, sources, norm, 1e-5), dtype)
+        for norm, share in ((None, (1.0, 1.0)), (gain, (1.0, 1.0)), (None, (5.0, 5.0 + n - 1))):
+            _, weights, scale = twins("attend_forward", (logits, sources, norm, 1e-5, *share), dtype)
             for through in ([None] * n, [None] * (n - 1) + [past]):
-                arguments = (dy, weights, sources, norm, scale, through)
+                arguments = (dy, weights, sources, norm, scale, through, *share)
                 twins("attend_backward", arguments, dtype, keep=2 if norm is None else 3)
     if dtype == torch.float32:
         for eps, queries in ((None, 1), (1e-5, 5), (1e-5, 70)):

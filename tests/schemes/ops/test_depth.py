@@ -21,10 +21,10 @@ def cases(dtype):
     yield depth.rms, (rows[0], leaf(d, dtype=dtype), 1e-6)
     yield depth.keys, (rows[0], leaf(queries, d), 1e-6)
     yield depth.keys, (rows[0], leaf(queries, d), None)
-    yield depth.mix, (leaf(tokens, n + 2, queries), [*rows, leaf(tokens, 2, d, dtype=dtype)])
+    yield depth.mix, (leaf(tokens, n + 2, queries), [*rows, leaf(tokens, 2, d, dtype=dtype)], 2.0)
     for gain in (None, leaf(d, dtype=dtype)):
         yield depth.merge, (rows[0], leaf(tokens), rows[1], leaf(d), 1e-6, gain, 1e-6)
-        yield depth.attend, ([leaf(tokens) for _ in rows], rows, gain, 1e-6)
+        yield depth.attend, ([leaf(tokens) for _ in rows], rows, gain, 1e-6, 2.0, 4.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -41,9 +41,9 @@ def everything(registered, inputs):
     o, b, c, w, g, logits = inputs
     if registered:
         keyed, _ = depth.keys.registered(b, w, 1e-6)
-        lse, _, outputs = depth.mix.registered(logits, [o, b, c])
+        lse, _, outputs = depth.mix.registered(logits, [o, b, c], 1.0)
         merged, _ = depth.merge.registered(outputs[0], lse[:, 0], b, w[0], 1e-6, g, 1e-5)
-        read, _, _ = depth.attend.registered([lse[:, 1], keyed[:, 0]], [outputs[1], c], g, 1e-5)
+        read, _, _ = depth.attend.registered([lse[:, 1], keyed[:, 0]], [outputs[1], c], g, 1e-5, 1.0, 1.0)
         return merged + read + depth.rms.registered(c, g, 1e-5)[0]
     keyed, b = keys(b, w, 1e-6)
     lse, _, outputs, (o, b, c) = mix(logits, [o, b, c])

@@ -118,7 +118,7 @@ def merge_backward(
 # -- one read ----------------------------------------------------------------------------------------------------------
 @triton.jit
 def _attend_forward(
-    logits, steps, sources, stride, gain, h, weights, scales, d, eps, N: tl.constexpr, NORM: tl.constexpr,
+    logits, steps, sources, stride, gain, h, weights, scales, d, eps, mass, whole, N: tl.constexpr, NORM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
@@ -131,8 +131,9 @@ def _attend_forward(
     mixed = tl.zeros((BLOCK,), dtype=tl.float32)
     for n in tl.static_range(N):
         a = tl.exp(tl.load(logits[n] + i * steps[n]) - top)
-        total += a
+        total += mass * a if n == 0 else a
         mixed += a * tl.load(sources[n] + i * stride + k, mask=inside, other=0.0).to(tl.float32)
+    total /= whole
     mixed /= total
     for n in tl.static_range(N):
         tl.store(weights + i * N + n, tl.exp(tl.load(logits[n] + i * steps[n]) - top) / total)
@@ -186,7 +187,7 @@ def _attend_backward(
 
 
 def attend_forward(
-    logits: Sequence[Tensor], sources: Sequence[Tensor], gain: Tensor | None, eps: float
+    logits: Sequence[Tensor], sources: Sequence[Tensor], gain: Tensor | None, eps: float, mass: float, whole: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     (stride, sources), n = _alike(sources), len(sources)
     (tokens, d), block = sources[0].shape, block_of(sources[0].shape[1])
@@ -194,7 +195,7 @@ def attend_forward(
     weights, scale = logits[0].new_empty(tokens, n), logits[0].new_empty(tokens)
     _attend_forward[(tokens,)](
         *(tuple(logits), tuple(l.stride(0) for l in logits), tuple(sources), stride),
-        *(sources[0] if gain is None else gain, h, weights, scale, d, eps),
+        *(sources[0] if gain is None else gain, h, weights, scale, d, eps, mass, whole),
         N=n, NORM=gain is not None, BLOCK=block, num_warps=warps_of(block), **FUSE,
     )  # fmt: skip
     return h, weights, scale
@@ -202,7 +203,7 @@ def attend_forward(
 
 def attend_backward(
     grad: Tensor, weights: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor,
-    through: Sequence[Tensor | None],
+    through: Sequence[Tensor | None], mass: float, whole: float,
 ) -> tuple[Tensor, list[Tensor], Tensor]:  # fmt: skip
     grad, (stride, sources), n = rows_of(grad), _alike(sources), len(sources)
     (tokens, d), block, programs = grad.shape, block_of(grad.shape[1]), programs_of(grad, len(grad))
@@ -219,7 +220,8 @@ def attend_backward(
         num_warps=min(8, warps_of(block)), **FUSE,
     )  # fmt: skip
     dgain = scale if gain is None else sums[tokens:].view(programs, d).sum(0).to(gain.dtype)
-    return weights.t() * (dlogits - sums[:tokens]), down, dgain
+    mean = sums[:tokens] / whole
+    return weights.t() * (dlogits - torch.stack([mass * mean, *[mean] * (n - 1)])), down, dgain
 
 
 def _alike(tensors: Sequence[Tensor]) -> tuple[int, list[Tensor]]:

@@ -127,26 +127,31 @@ def keys_backward(
 
 
 # -- mix ---------------------------------------------------------------------------------------------------------------
-@operation("(Tensor logits, Tensor[] units) -> (Tensor, Tensor, Tensor[])")
-def mix(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+@operation("(Tensor logits, Tensor[] units, float whole) -> (Tensor, Tensor, Tensor[])")
+def mix(logits: Tensor, units: Sequence[Tensor], whole: float) -> tuple[Tensor, Tensor, list[Tensor]]:
     if (kernels := usable(logits, *units)) is not None:
-        return kernels.mix_forward(logits.contiguous(), single(units))
-    found: tuple[Tensor, Tensor, list[Tensor]] = elsewhere(logits).mix_forward(logits, units)
+        return kernels.mix_forward(logits.contiguous(), single(units), whole)
+    found: tuple[Tensor, Tensor, list[Tensor]] = elsewhere(logits).mix_forward(logits, units, whole)
     return found
 
 
-@operation("(Tensor weights, Tensor[] units, Tensor[] grads, Tensor dlse, Tensor?[] through) -> (Tensor, Tensor[])")
+@operation(
+    "(Tensor weights, Tensor[] units, Tensor[] grads, Tensor dlse, Tensor?[] through, float whole) -> (Tensor, Tensor[])"
+)
 def mix_backward(
-    weights: Tensor, units: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor, through: Sequence[Tensor | None]
-) -> tuple[Tensor, list[Tensor]]:
+    weights: Tensor, units: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor, through: Sequence[Tensor | None],
+    whole: float,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     if (kernels := usable(weights, *units, *grads, *_given(*through))) is not None:
         dunits = [torch.empty_like(unit, memory_format=torch.contiguous_format) for unit in units]
         past: list[Tensor | None] = []
         for unit, grad in zip(units, through, strict=True):
             past += [None] * (1 if unit.dim() == 2 else unit.shape[1]) if grad is None else single([grad])
         grad_of = kernels.mix_backward
-        return grad_of(weights.contiguous(), single(units), grads, dlse.contiguous(), past, single(dunits)), dunits
-    found: tuple[Tensor, list[Tensor]] = elsewhere(weights).mix_backward(weights, units, grads, dlse, through)
+        return grad_of(
+            weights.contiguous(), single(units), grads, dlse.contiguous(), past, single(dunits), whole
+        ), dunits
+    found: tuple[Tensor, list[Tensor]] = elsewhere(weights).mix_backward(weights, units, grads, dlse, through, whole)
     return found
 
 
@@ -179,29 +184,32 @@ def merge_backward(
 
 
 # -- one read ----------------------------------------------------------------------------------------------------------
-@operation("(Tensor[] logits, Tensor[] sources, Tensor? gain, float eps) -> (Tensor, Tensor, Tensor)")
+@operation(
+    "(Tensor[] logits, Tensor[] sources, Tensor? gain, float eps, float mass, float whole) -> (Tensor, Tensor, Tensor)"
+)
 def attend(
-    logits: Sequence[Tensor], sources: Sequence[Tensor], gain: Tensor | None, eps: float
+    logits: Sequence[Tensor], sources: Sequence[Tensor], gain: Tensor | None, eps: float, mass: float, whole: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     if (kernels := usable(*sources, *_given(gain))) is not None and logits[0].dtype == sources[0].dtype:
-        return kernels.attend_forward(logits, sources, gain, eps)
-    found: tuple[Tensor, Tensor, Tensor] = elsewhere(sources[0]).attend_forward(logits, sources, gain, eps)
+        return kernels.attend_forward(logits, sources, gain, eps, mass, whole)
+    way = elsewhere(sources[0])
+    found: tuple[Tensor, Tensor, Tensor] = way.attend_forward(logits, sources, gain, eps, mass, whole)
     return found
 
 
 @operation(
-    "(Tensor grad, Tensor weights, Tensor[] sources, Tensor? gain, Tensor scale, Tensor?[] through)"
-    " -> (Tensor, Tensor[], Tensor)"
+    "(Tensor grad, Tensor weights, Tensor[] sources, Tensor? gain, Tensor scale, Tensor?[] through, float mass,"
+    " float whole) -> (Tensor, Tensor[], Tensor)"
 )
 def attend_backward(
     grad: Tensor, weights: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor,
-    through: Sequence[Tensor | None],
+    through: Sequence[Tensor | None], mass: float, whole: float,
 ) -> tuple[Tensor, list[Tensor], Tensor]:  # fmt: skip
     if (kernels := usable(grad, weights, *sources, *_given(gain, *through))) is not None:
-        dlogits, dsources, dgain = kernels.attend_backward(grad, weights, sources, gain, scale, through)
+        dlogits, dsources, dgain = kernels.attend_backward(grad, weights, sources, gain, scale, through, mass, whole)
     else:
         way = elsewhere(grad)
-        dlogits, dsources, dgain = way.attend_backward(grad, weights, sources, gain, scale, through)
+        dlogits, dsources, dgain = way.attend_backward(grad, weights, sources, gain, scale, through, mass, whole)
     return dlogits, dsources, dgain.clone() if gain is not None else scale.new_empty(0)
 
 
@@ -236,7 +244,7 @@ def _(grad: Tensor, v: Tensor, queries: Tensor, *rest: object) -> Pair:
 
 
 @mix.registered.register_fake
-def _(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+def _(logits: Tensor, units: Sequence[Tensor], whole: float) -> tuple[Tensor, Tensor, list[Tensor]]:
     tokens, _, queries = logits.shape
     outputs = [units[0].new_empty(tokens, units[0].shape[-1]) for _ in range(queries)]
     return logits.new_empty(tokens, queries), _like(logits), outputs
@@ -274,7 +282,7 @@ def _(logits: Sequence[Tensor], sources: Sequence[Tensor], *rest: object) -> tup
 
 @attend_backward.registered.register_fake
 def _(
-    grad: Tensor, weights: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor, through: object
+    grad: Tensor, weights: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor, *rest: object
 ) -> tuple[Tensor, list[Tensor], Tensor]:
     empty = scale.new_empty(0) if gain is None else _like(gain)
     return weights.new_empty(len(sources), len(grad)), [_like(v) for v in sources], empty
@@ -300,12 +308,13 @@ def _keys_rule(ctx: Context, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
 
 def _mix_kept(ctx: Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, list[Tensor]]) -> None:
     ctx.save_for_backward(output[1], *inputs[1])
+    ctx.whole = inputs[2]
 
 
-def _mix_rule(ctx: Context, dlse: Tensor, _: Tensor, grads: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _mix_rule(ctx: Context, dlse: Tensor, _: Tensor, grads: list[Tensor]) -> tuple[Tensor, list[Tensor], None]:
     weights, *units = ctx.saved_tensors
-    dlogits, dunits = mix_backward.registered(weights, units, grads, dlse, [None] * len(units))
-    return dlogits, dunits
+    dlogits, dunits = mix_backward.registered(weights, units, grads, dlse, [None] * len(units), ctx.whole)
+    return dlogits, dunits, None
 
 
 def _merge_kept(ctx: Context, inputs: tuple[Any, ...], output: Pair) -> None:
@@ -321,13 +330,14 @@ def _merge_rule(ctx: Context, grad: Tensor, _: Tensor) -> tuple[Tensor | None, .
 
 def _attend_kept(ctx: Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.save_for_backward(output[1], inputs[2], output[2], *inputs[1])
+    ctx.share = inputs[4:]
 
 
 def _attend_rule(ctx: Context, grad: Tensor, *_: Tensor) -> tuple[list[Tensor] | Tensor | None, ...]:
     weights, gain, scale, *sources = ctx.saved_tensors
     nothing = [None] * len(sources)
-    dlogits, dsources, dgain = attend_backward.registered(grad, weights, sources, gain, scale, nothing)
-    return [*dlogits.unbind(0)], dsources, None if gain is None else dgain, None
+    dlogits, dsources, dgain = attend_backward.registered(grad, weights, sources, gain, scale, nothing, *ctx.share)
+    return [*dlogits.unbind(0)], dsources, None if gain is None else dgain, None, None, None
 
 
 rms.registered.register_autograd(_rms_rule, setup_context=_rms_kept)

@@ -3,6 +3,9 @@
 Every function has a twin of its name in C (depth_kernels.py) and in Triton (depth_triton.py). Tokens are flattened to one
 axis; statistics are taken in float32 or better. `through` is a gradient that came past the function, by the tensor that
 it handed on: it is added here, in the same pass.
+
+`whole` is what the weights of a read add up to: 1, a mean of sources, or their number, a sum that is weighed (a swapped
+model reads so). Then weights are 1 and the log-sum-exp is a logit where all logits are equal, both without rounding.
 """
 
 from __future__ import annotations
@@ -69,10 +72,9 @@ def keys_backward(
     return dv.to(v.dtype), pull.t() @ exact
 
 
-def mix_forward(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """a = softmax_n(L), o_s = sum_n a_ns v_n; also lse_s = log sum_n exp L_ns."""
-    lse = torch.logsumexp(logits, dim=1)
-    alpha = (logits - lse[:, None]).exp_()
+def mix_forward(logits: Tensor, units: Sequence[Tensor], whole: float = 1.0) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """a = whole softmax_n(L), o_s = sum_n a_ns v_n; also lse_s = log (sum_n exp L_ns) / whole."""
+    lse, alpha = shares(logits, whole)
     weights = alpha.to(units[0].dtype)
     parts = joined(units)
     slices = weights.split([part.shape[1] for part in parts], dim=1)
@@ -82,16 +84,28 @@ def mix_forward(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor
     return lse, alpha, [out.clone() for out in total.unbind(1)]  # apart: whoever keeps one keeps no more than it
 
 
+def shares(logits: Tensor, whole: float) -> Pair:
+    """log (sum_n exp L_n) / whole and whole softmax_n(L) over the second axis."""
+    if whole == 1.0:
+        lse = torch.logsumexp(logits, dim=1)
+        return lse, (logits - lse[:, None]).exp_()
+    top = logits.amax(1)
+    found = (logits - top[:, None]).exp()
+    total = found.sum(1)
+    return top + (total / whole).log(), found * whole / total[:, None]
+
+
 def mix_backward(
-    alpha: Tensor, units: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor, through: Sequence[Tensor | None]
-) -> tuple[Tensor, list[Tensor]]:
-    """dv_n = through_n + sum_s a_ns do_s,  dL_ns = a_ns (do_s . v_n - do_s . o_s + dlse_s)"""
+    alpha: Tensor, units: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor, through: Sequence[Tensor | None],
+    whole: float = 1.0,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """dv_n = through_n + sum_s a_ns do_s,  dL_ns = a_ns (do_s . v_n - (do_s . o_s - dlse_s) / whole)"""
     weights, do, parts = alpha.to(units[0].dtype), torch.stack(tuple(grads), dim=1), joined(units)
     products = precise(torch.cat([torch.bmm(part, do.transpose(1, 2)) for part in parts], dim=1))
     dparts = [torch.bmm(w, do) for w in weights.split([part.shape[1] for part in parts], dim=1)]
     dunits = [_past(grad.clone(), past) for grad, past in zip(parted(dparts, units), through, strict=True)]
-    mean = (alpha * products).sum(1, keepdim=True)
-    return alpha * (products - mean + dlse[:, None]), dunits
+    mean = (alpha * products).sum(1, keepdim=True) / whole
+    return alpha * (products - mean + dlse[:, None] / whole), dunits
 
 
 def merge_forward(
@@ -134,10 +148,14 @@ def merge_backward(
 
 
 def attend_forward(
-    logits: Sequence[Tensor], sources: Sequence[Tensor], gain: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """h = sum_n softmax_n(L)_n v_n, or its RMSNorm; the weights [tokens, sources] and 1 / rms(h)."""
-    alpha = torch.softmax(torch.stack(tuple(logits), dim=1), dim=1)
+    logits: Sequence[Tensor], sources: Sequence[Tensor], gain: Tensor | None, eps: float, mass: float = 1.0,
+    whole: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """h = sum_n a_n v_n, a = whole exp(L) / (mass exp L_0 + exp L_1 + ...), or its RMSNorm; a [tokens, sources], 1 / rms(h).
+
+    `mass`: how many sources the first stands for, if it is a weighed sum of them.
+    """
+    alpha = one_share(torch.stack(tuple(logits), dim=1), mass, whole)
     h = weighted_sum(alpha.to(sources[0].dtype), sources)
     if gain is None:
         return h, alpha, torch.ones_like(logits[0])
@@ -145,17 +163,30 @@ def attend_forward(
     return x, alpha, scale
 
 
+def one_share(logits: Tensor, mass: float, whole: float) -> Tensor:
+    """whole exp(L_n) / (mass exp L_0 + exp L_1 + ...) over the second axis."""
+    if mass == whole == 1.0:
+        return torch.softmax(logits, dim=1)
+    found = (logits - logits.amax(1, keepdim=True)).exp()
+    return found * whole / (mass * found[:, :1] + found[:, 1:].sum(1, keepdim=True))
+
+
 def attend_backward(
     grad: Tensor, alpha: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor,
-    through: Sequence[Tensor | None],
+    through: Sequence[Tensor | None], mass: float = 1.0, whole: float = 1.0,
 ) -> tuple[Tensor, list[Tensor], Tensor]:  # fmt: skip
-    """dv_n = through_n + a_n dh,  dL_n = a_n (dh . v_n - dh . h), [sources, tokens]; and the gradient of the gain."""
+    """dv_n = through_n + a_n dh,  dL_n = a_n (dh . v_n - m_n dh . h / whole), [sources, tokens], m_n the mass of the first
+    and 1 for the others; and the gradient of the gain."""
     weights, dgain, dh = alpha.to(sources[0].dtype), scale.new_empty(0), grad
     if gain is not None:
         dh, dgain = rms_backward(grad, weighted_sum(weights, sources), gain, scale, None)
     products = torch.stack([dots(dh, v) for v in sources])
     dsources = [_past(dh * weights[:, n, None], past) for n, past in enumerate(through)]
-    return alpha.t() * (products - (alpha.t() * products).sum(0)), dsources, dgain
+    mean = (alpha.t() * products).sum(0) / whole
+    pulls = products - mean
+    if mass != 1.0:
+        pulls[0] -= (mass - 1) * mean
+    return alpha.t() * pulls, dsources, dgain
 
 
 def _past(grad: Tensor, through: Tensor | None) -> Tensor:

@@ -211,7 +211,7 @@ def _tile(first, offsets, ROWS: tl.constexpr, LAST: tl.constexpr, ALIGNED: tl.co
 
 @triton.jit
 def _mix_forward(
-    logits, sources, strides, lse, weights, out, places, d, N: tl.constexpr, S: tl.constexpr, MANY: tl.constexpr,
+    logits, sources, strides, lse, weights, out, places, d, whole, N: tl.constexpr, S: tl.constexpr, MANY: tl.constexpr,
     SOME: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
@@ -222,15 +222,16 @@ def _mix_forward(
     at = i * N * S + n[:, None] * S + s[None, :]
     known = tl.load(logits + at, mask=some, other=float("-inf"))
     top = tl.where(s < S, tl.max(known, axis=0), 0.0)
-    total = top + tl.log(tl.where(s < S, tl.sum(tl.exp(known - top[None, :]), axis=0), 1.0))
+    total = tl.where(s < S, tl.sum(tl.exp(known - top[None, :]), axis=0), 1.0) / whole
     if tl.program_id(1) == 0:
-        tl.store(lse + i * S + s, total, mask=s < S)
-        tl.store(weights + at, tl.exp(known - total[None, :]), mask=some)
+        tl.store(lse + i * S + s, top + tl.log(total), mask=s < S)
+        tl.store(weights + at, tl.exp(known - top[None, :]) / total[None, :], mask=some)
     mixed = tl.zeros((SOME, WIDTH), dtype=tl.float32)
     for m in tl.static_range(N):
         row = tl.load(sources[m] + i * strides[m] + k, mask=inside, other=0.0).to(tl.float32)
-        a = tl.exp(tl.load(logits + i * N * S + m * S + s, mask=s < S, other=0.0) - total)
+        a = tl.exp(tl.load(logits + i * N * S + m * S + s, mask=s < S, other=0.0) - top)
         mixed += a[:, None] * row[None, :]
+    mixed /= total[:, None]
     start = _tile(out, places, S, SOME, ALIGNED)
     tl.store(
         out + start[:, None] + (i * d + k)[None, :],
@@ -267,8 +268,8 @@ def _mix_backward(
 
 @triton.jit
 def _mix_finish(
-    parts, weights, dlse, dlogits, tokens, N: tl.constexpr, S: tl.constexpr, MANY: tl.constexpr, SOME: tl.constexpr,
-    CHUNKS: tl.constexpr,
+    parts, weights, dlse, dlogits, tokens, whole, N: tl.constexpr, S: tl.constexpr, MANY: tl.constexpr,
+    SOME: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
     s, n = tl.arange(0, SOME), tl.arange(0, MANY)
@@ -279,7 +280,8 @@ def _mix_finish(
         dots += tl.load(parts + (c * tokens + i) * N * S + at, mask=some, other=0.0)
     a = tl.load(weights + i * N * S + at, mask=some, other=0.0)
     pull = tl.load(dlse + i * S + s, mask=s < S, other=0.0)
-    tl.store(dlogits + i * N * S + at, a * (dots - tl.sum(a * dots, axis=0)[None, :] + pull[None, :]), mask=some)
+    mean = (tl.sum(a * dots, axis=0) - pull) / whole
+    tl.store(dlogits + i * N * S + at, a * (dots - mean[None, :]), mask=some)
 
 
 def width_of(d: int, queries: int) -> int:
@@ -287,14 +289,14 @@ def width_of(d: int, queries: int) -> int:
     return min(block_of(d), max(128, CHUNK // max(1, int(triton.next_power_of_2(queries)) // 8)))
 
 
-def mix_forward(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+def mix_forward(logits: Tensor, units: Sequence[Tensor], whole: float) -> tuple[Tensor, Tensor, list[Tensor]]:
     (tokens, n, queries), sources = logits.shape, [rows_of(v) for v in single(units)]
     d, logits = sources[0].shape[1], logits.contiguous()
     lse, weights = logits.new_empty(tokens, queries), torch.empty_like(logits)
     out = [sources[0].new_empty(tokens, d) for _ in range(queries)]
     width, places = width_of(d, queries), deltas(out)
     _mix_forward[(tokens, triton.cdiv(d, width))](
-        *(logits, tuple(sources), tuple(v.stride(0) for v in sources), lse, weights, out[0], places, d),
+        *(logits, tuple(sources), tuple(v.stride(0) for v in sources), lse, weights, out[0], places, d, whole),
         N=n, S=queries, MANY=triton.next_power_of_2(n), SOME=triton.next_power_of_2(queries), WIDTH=width,
         ALIGNED=aligned(*places, d), num_warps=4, **FUSE,
     )  # fmt: skip
@@ -302,8 +304,9 @@ def mix_forward(logits: Tensor, units: Sequence[Tensor]) -> tuple[Tensor, Tensor
 
 
 def mix_backward(
-    weights: Tensor, units: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor, through: Sequence[Tensor | None]
-) -> tuple[Tensor, list[Tensor]]:
+    weights: Tensor, units: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor, through: Sequence[Tensor | None],
+    whole: float,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     (tokens, n, queries), sources = weights.shape, [rows_of(v) for v in single(units)]
     d, weights, grads = sources[0].shape[1], weights.contiguous(), [rows_of(g) for g in grads]
     dunits = [torch.empty_like(unit, memory_format=torch.contiguous_format) for unit in units]
@@ -323,7 +326,7 @@ def mix_backward(
         ALIGNED=aligned(*starts, *steps), num_warps=4, **FUSE,
     )  # fmt: skip
     _mix_finish[(tokens,)](
-        *(parts, weights, dlse.contiguous(), dlogits, tokens),
+        *(parts, weights, dlse.contiguous(), dlogits, tokens, whole),
         N=n, S=queries, MANY=triton.next_power_of_2(n), SOME=some, CHUNKS=chunks, num_warps=1, **FUSE,
     )  # fmt: skip
     return dlogits, dunits
