@@ -397,7 +397,7 @@ def _is_start(text: Tensor, first: Any) -> bool:
     return ids is not None and padding(first) is None and ids.shape == text.shape and bool((ids == text).all())
 
 
-class _Seen(Exception):
+class _BehindTheLayers(Exception):
     """Ends a pass behind the last layer: what the head makes of it is not asked."""
 
 
@@ -407,9 +407,9 @@ def _watched(layout: Layout, batch: Any) -> AttentionStatistics:
     def watch(record: Record) -> None:
         statistics(record)
         if layout.stops_at == record.index:
-            raise _Seen
+            raise _BehindTheLayers
 
-    with layout.tracer(watch, weights=True), torch.no_grad(), slow_path(), suppress(_Seen):
+    with layout.tracer(watch, weights=True), torch.no_grad(), slow_path(), suppress(_BehindTheLayers):
         call(layout.model, batch)
     return statistics
 
