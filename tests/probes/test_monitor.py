@@ -11,7 +11,7 @@ import normlab as nl
 from normlab.errors import ConfigError
 from normlab.integrations import trackers
 from normlab.probes.monitor import Monitor
-from tests.probes.zoo import Homemade, build, inputs
+from tests.probes.zoo import ARCHITECTURES, Homemade, build, inputs
 
 
 def small_llama():
@@ -138,6 +138,21 @@ def step_of(monitor, tokens):
     monitor.model(tokens).sum().backward()
     monitor.gradients()
     return monitor.step()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_is_watched_without_an_example(name):
+    model, batch = build(name).train(), inputs(name)
+    monitor = Monitor(model, every=1)
+    monitor.before_step()
+    next(each for each in model(**batch).values() if each.requires_grad).square().mean().backward()
+    monitor.gradients()
+    values = monitor.step()
+    for layer in range(3):
+        assert values[f"stream/layer_{layer}/norm"] > 0
+        assert values[f"attention/layer_{layer}/ratio"] > 0
+        assert values[f"ffn/layer_{layer}/ratio"] > 0
+    assert values["gradient/total/norm"] > 0
 
 
 def test_an_unknown_model_is_read_from_its_first_batch_or_from_an_example():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from normlab.probes.clock import Clock, OutOfTime, Progress
 from normlab.probes.diagnosis import Diagnosis, HowMeasured, Mixing
 from normlab.probes.inputs import batches as parts
 from normlab.probes.inputs.hub import eager_attention
-from normlab.probes.inputs.losses import Loss, LossReading, call, padding, pick, token_ids, with_ids
+from normlab.probes.inputs.losses import Loss, LossReading, call, logits_of, padding, pick, token_ids, with_ids
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.sources import Material, Prepared, open_source, prepare
 from normlab.probes.judge.rules import judge
@@ -27,20 +27,24 @@ from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
 from normlab.probes.measure.gradients import Gradients, suspects
 from normlab.probes.measure.heads import AttentionStatistics
-from normlab.probes.measure.outputs import read_outputs
+from normlab.probes.measure.outputs import OutputStatistics, listening, read_outputs
 from normlab.probes.measure.readings import Readings
-from normlab.probes.measure.skips import SkipReport, skip_layers, skip_report
+from normlab.probes.measure.skips import SkipEffects, SkipReport, skip_layers, skip_report
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
 from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, MaskRow, Rows, column, joined
 from normlab.probes.measure.trials import TrialRow, run_trials
-from normlab.probes.measure.weights import duplicates, expert_twins, nonfinite_weights, read_weights
+from normlab.probes.measure.weights import duplicates, expert_twins, matrix_twins, nonfinite_weights, read_weights
 from normlab.probes.measure.weights.experts import read_experts
+from normlab.probes.measure.weights.functions import read_functions
 from normlab.probes.measure.weights.gains import read_eps
 from normlab.probes.measure.weights.response import read_response
-from normlab.probes.trace.hooks import Layout, slow_path, verify
+from normlab.probes.precision import in_float32, widened, widens
+from normlab.probes.trace.hooks import Layout, Record, slow_path
+from normlab.probes.trace.identity import verify
 from normlab.probes.trace.locate import locate_all
 from normlab.probes.trace.roles import LayerRoles
+from normlab.probes.trace.structure.settings import read_settings
 from normlab.probes.trace.verbs import SchemeLayout
 from normlab.probes.trace.wrappers import is_compiled, unwrapped
 
@@ -79,7 +83,7 @@ def diagnose(
     with in_eval_mode(model):
         clock = Clock(progress, budget=chosen.max_seconds)
         examination = _Examination(model, parts.as_batches(batches, model), chosen, clock)
-        return examination.run(name or type(model).__name__, roles)
+        return examination.run_as_stored(name or type(model).__name__, roles)
 
 
 def diagnose_prepared(
@@ -95,6 +99,7 @@ def diagnose_prepared(
 
 
 SMALL = 20_000_000  # parameters up to which a pass costs next to nothing
+TRIED = 16  # pieces on which a promising trial is measured
 
 
 class _Examination:
@@ -102,11 +107,34 @@ class _Examination:
 
     def __init__(self, model: nn.Module, batches: list[Any], options: DiagnoseOptions, say: Clock) -> None:
         self.model, self.batches, self.options, self.say = model, batches, options, say
+        first = next(model.parameters(), torch.empty(0))
+        self.stored, self.device = str(first.dtype).removeprefix("torch."), str(first.device)
+
+    def run_as_stored(self, name: str, roles: LayerRoles | None) -> Diagnosis:
+        """A model in half precision is judged by the same weights in float32, and told what its own rounding changes."""
+        small = parts.first_rows(self.batches[0])
+        parts.check_runs(self.model, small)
+        if not widens(self.model, small):
+            return self.run(name, roles)
+        own = self._first_loss()
+        with in_float32(self.model):
+            self.batches = [widened(batch) for batch in self.batches]
+            exact = self._first_loss()
+            found = self.run(name, roles)
+        beside = (
+            f": its loss on a piece of the first batch is {own:.4f}, in float32 {exact:.4f}" if own and exact else ""
+        )
+        note = f"stored in {self.stored} and measured in float32, with the same weights{beside}"
+        return replace(found, notes=(*found.notes, note))
+
+    def _first_loss(self) -> float | None:
+        loss = _loss(self.options, self.model, self.batches[0])
+        with torch.no_grad(), slow_path():
+            return None if loss is None else float(loss(self.model, parts.pieces(self.batches[:1], loss)[0]))
 
     def run(self, name: str, roles: LayerRoles | None) -> Diagnosis:
         """Every stack of layers by itself: of an encoder-decoder both halves, the decoder with the encoder beside it."""
         small = parts.first_rows(self.batches[0])
-        parts.check_runs(self.model, small)
         layouts = locate_all(self.model, lambda: call(self.model, small), roles=roles)
         *more, last = [self._stack(name, layout, small) for layout in layouts]
         if not more:
@@ -122,25 +150,28 @@ class _Examination:
     def _stack(self, name: str, layout: Layout, small: Any) -> Diagnosis:
         model, batches, options, say = self.model, self.batches, self.options, self.say
         say("checking the residual identity")
-        errors = verify(layout, lambda: call(model, small))
+        identity = verify(layout, lambda: call(model, small))
         say("streaming statistics")
-        stream = _stream(layout, batches)
+        loss = _loss(options, model, batches[0])
+        heard = listening(loss)
+        stream = _stream(layout, batches, heard)
         rows, mixing = _mixing(layout, small, stream.rows())
         broken = nonfinite_weights(model)
         healthy = not broken and not any(row.nonfinite for row in rows)
         lengths: tuple[LengthRow, ...] = ()
         readings = self._weights(layout) if healthy else Readings()
+        readings = replace(readings, breaches=identity.breaches, uncalled=identity.uncalled)
         if options.attention and healthy and say.allows("attention and experts"):
             say("attention")
             rows, lengths, heads, masks = _attention(layout, batches, rows, options, say)
             readings = replace(readings, heads=heads, masks=masks, experts=read_experts(layout, batches[:1]))
-        loss = _loss(options, model, batches[0]) if healthy else None
+        loss = loss if healthy else None
         reading, causal = None, None
         if loss is not None and say.allows("loss and gradients"):
             say("gradients")
             found = self._gradients(layout, loss)
             rows, reading = joined(rows, found.rows), LossReading(loss.name, found.loss, loss.chance)
-            said = read_outputs(layout, batches, loss)
+            said = read_outputs(layout, batches, loss, heard)
             readings = replace(readings, pulls=found.pulls, noise=found.noise, output=said)
         if loss is not None and options.skips and say.allows("skipping layers"):
             causal = self._skips(layout, loss, stream, rows)
@@ -164,7 +195,9 @@ class _Examination:
             architecture=layout.architecture,
             placement=layout.placement,
             inferred=layout.inferred,
-            identity_error=largest([*errors, math.nan if mixing is None or mixing.error is None else mixing.error]),
+            identity_error=largest(
+                [*identity.errors, math.nan if mixing is None or mixing.error is None else mixing.error]
+            ),
             embedding=stream.embedding,
             layers=tuple(rows),
             summary=summary,
@@ -185,6 +218,8 @@ class _Examination:
         seen = [ids.flatten() for ids in map(token_ids, self.batches) if ids is not None]
         found = read_weights(layout, torch.unique(torch.cat(seen)) if seen else None)
         small = parts.first_rows(self.batches[0])
+        tiny = parts.first_rows(self.batches[0], rows=1, tokens=24)
+        tokens, repeats = read_functions(layout, lambda: call(self.model, tiny))
         return Readings(
             matrices=found.matrices,
             gains=found.gains,
@@ -193,6 +228,10 @@ class _Examination:
             norms=read_eps(layout, lambda: call(self.model, small)),
             expert_twins=expert_twins(layout),
             responses=read_response(layout, lambda: call(self.model, small)),
+            twins=matrix_twins(layout),
+            tokens=tokens,
+            repeats=repeats,
+            settings=read_settings(layout),
         )
 
     def _trials(self, layout: Layout, loss: Loss, readings: Readings) -> tuple[TrialRow, ...]:
@@ -201,7 +240,8 @@ class _Examination:
         self.say("undoing accidents on trial")
         portions = parts.skip_batches(self.batches, loss, self.options)
         if self.small:
-            return run_trials(layout, portions[0], self._pieces(loss), loss, suspects=range(len(layout.layers)))
+            pieces = self._pieces(loss, TRIED)[:TRIED]
+            return run_trials(layout, portions[0], pieces, loss, suspects=range(len(layout.layers)))
         # Each pass costs: single layers are tried where gradients point at them, if they do at all.
         alike = readings.noise is not None and readings.noise.high < LIMITS.suspicious
         layers = suspects(readings.pulls, len(layout.layers)) if alike else ()
@@ -211,10 +251,10 @@ class _Examination:
     def small(self) -> bool:
         return sum(parameter.numel() for parameter in self.model.parameters()) < SMALL
 
-    def _pieces(self, loss: Loss) -> list[Any]:
+    def _pieces(self, loss: Loss, count: int = 8) -> list[Any]:
         """Windows for gradients, in parts that can be compared; of a small model twice as many."""
         tokens = self.options.gradient_tokens * (2 if self.small else 1)
-        return parts.pieces(parts.some(self.batches, tokens, loss), loss)
+        return parts.pieces(parts.some(self.batches, tokens, loss), loss, count=count)
 
     def _gradients(self, layout: Layout, loss: Loss) -> Gradients:
         portion = self._pieces(loss)
@@ -229,12 +269,23 @@ class _Examination:
     def _skips(self, layout: Layout, loss: Loss, stream: StreamStatistics, rows: Rows) -> SkipReport | None:
         """Skip layers on several small batches, so that each effect has a standard error.
 
-        None if the budget ends before two are done: one batch alone has no error bar to judge by.
+        Of a large model, layers that most of the batches show to matter are left alone then, and runs of layers are
+        tried only where one layer does not matter. None if the budget ends before two batches are done: one alone has
+        no error bar to judge by.
         """
         portions = parts.skip_batches(self.batches, loss, self.options)
-        runs = parts.candidate_runs(stream.angular_matrix())
-        depth, effects = len(rows), []
+        candidates = parts.candidate_runs(stream.angular_matrix())
+        depth, effects = len(rows), list[SkipEffects]()
+        shared, half = len(layout.layers) == 1 < depth, max(2, 3 * len(portions) // 4)
+        only, runs = None, candidates if self.small else []
         for number, portion in enumerate(portions):
+            if number == half and not self.small:
+                report = skip_report(effects, loss.chance)
+                limit = LIMITS.wasted * report.learnt if math.isfinite(report.learnt) else math.inf
+                only = {layer for layer, change in enumerate(report.change) if change < 2 * limit}
+                runs = candidates if any(change < limit for change in report.change) else []
+                if not only:
+                    break
 
             def track(steps: range, done: int = number * depth) -> Iterator[int]:
                 for step in steps:
@@ -244,20 +295,19 @@ class _Examination:
                     yield step
 
             try:
-                effects.append(skip_layers(layout, portion, loss, runs=runs, track=track))
+                effects.append(skip_layers(layout, portion, loss, runs=runs, only=only, track=track))
             except OutOfTime:
                 self.say.left_out.append(f"skipping layers on {len(portions) - number} of {len(portions)} batches")
                 break
         if len(effects) < min(2, len(portions)):
             return None
-        return skip_report(effects, loss.chance, rows=rows, shared=len(layout.layers) == 1 < depth)
+        return skip_report(effects, loss.chance, rows=rows, shared=shared)
 
     def _how(self, stream: StreamStatistics) -> HowMeasured:
-        parameter = next(self.model.parameters())
         return HowMeasured(
             parameters=sum(p.numel() for p in self.model.parameters()),
-            dtype=str(parameter.dtype).removeprefix("torch."),
-            device=str(parameter.device),
+            dtype=self.stored,
+            device=self.device,
             tokens=stream.tokens,
             batches=len(self.batches),
             window=stream.shape[1] if stream.shape else None,
@@ -299,12 +349,15 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
             config.use_cache = cached  # type: ignore[union-attr]
 
 
-def _stream(layout: Layout, batches: list[Any]) -> StreamStatistics:
+def _stream(layout: Layout, batches: list[Any], heard: OutputStatistics | None) -> StreamStatistics:
+    """Every batch once; what the model says is heard in the same pass."""
     statistics = StreamStatistics()
     with layout.tracer(statistics), torch.no_grad(), slow_path():
         for batch in batches:
             statistics.text = _text(layout, batch)
-            call(layout.model, batch)
+            output = call(layout.model, batch)
+            if heard is not None and heard.loss.targets is not None and not heard.enough:
+                heard.add(logits_of(output), *heard.loss.targets(batch)[1:])
     return statistics
 
 
@@ -331,27 +384,42 @@ def _attention(
         for number, text in enumerate(texts):
             say("attention", number, len(texts))
             if say.allows(f"attention at {text.shape[1]} tokens"):
-                lengths.append(_at_length(layout, batches[0], text))
+                known = found if _is_start(text, first) else _watched(layout, with_ids(batches[0], text)).rows()
+                lengths.append(_at_length(text.shape[1], known))
         modules = [layer for _, layer in layout.layers]
         masks = statistics.mask_rows(modules, getattr(layout.model, "config", None))
         return joined(rows, found), tuple(lengths), statistics.head_rows(), masks
 
 
+def _is_start(text: Tensor, first: Any) -> bool:
+    """Is it the text whose attention is known already?"""
+    ids = token_ids(first)
+    return ids is not None and padding(first) is None and ids.shape == text.shape and bool((ids == text).all())
+
+
+class _BehindTheLayers(Exception):
+    """Ends a pass behind the last layer: what the head makes of it is not asked."""
+
+
 def _watched(layout: Layout, batch: Any) -> AttentionStatistics:
     statistics = AttentionStatistics(_text(layout, batch))
-    with layout.tracer(statistics, weights=True), torch.no_grad(), slow_path():
+
+    def watch(record: Record) -> None:
+        statistics(record)
+        if layout.stops_at == record.index:
+            raise _BehindTheLayers
+
+    with layout.tracer(watch, weights=True), torch.no_grad(), slow_path(), suppress(_BehindTheLayers):
         call(layout.model, batch)
     return statistics
 
 
-def _at_length(layout: Layout, batch: Any, ids: Tensor) -> LengthRow:
-    rows = _watched(layout, with_ids(batch, ids)).rows()
-
+def _at_length(length: int, rows: Sequence[AttentionRow]) -> LengthRow:
     def average(value: Callable[[AttentionRow], float | None]) -> float:
         return mean(column(rows, value))
 
     return LengthRow(
-        length=ids.shape[1],
+        length=length,
         entropy=average(lambda row: row.entropy),
         max_weight=average(lambda row: row.max_weight),
         sink_mass=average(lambda row: row.sink_mass),

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from normlab.errors import InputError
+from normlab.errors import InputError, UnsupportedError
 from normlab.probes.diagnose import diagnose
 from normlab.probes.inputs.losses import pick
 from tests.probes.zoo import build, inputs
@@ -158,3 +158,8 @@ def test_hidden_places_are_never_padding():
     twin["input_ids"][0, 12:] = 50  # other padding, the same loss
     with torch.no_grad():
         assert float(loss(model, twin)) == pytest.approx(float(loss(model, batch)), rel=1e-5)
+
+
+def test_a_model_without_parameters_is_refused_in_one_sentence():
+    with pytest.raises(UnsupportedError, match="no repeated layers"):
+        diagnose(torch.nn.Identity(), [torch.rand(2, 8, 4)])

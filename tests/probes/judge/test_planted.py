@@ -17,10 +17,13 @@ from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import HeadRow, LayerRow, MaskRow
 from normlab.probes.measure.trials import TrialRow
-from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, Twin
+from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, MatrixTwin, Twin
 from normlab.probes.measure.weights.experts import ExpertRow
+from normlab.probes.measure.weights.functions import RepeatRow, TokenRow
 from normlab.probes.measure.weights.gains import NormRow
 from normlab.probes.measure.weights.response import ResponseRow
+from normlab.probes.trace.identity import Breach
+from normlab.probes.trace.structure.settings import SettingRow
 
 DEPTH, ODD = 8, 4
 
@@ -67,7 +70,8 @@ READINGS = Readings(
     pulls=tuple(PullRow(i, "q.weight", 0.01, 1.0, 0.2) for i in range(DEPTH)),
     noise=NoiseReading(5000.0, 9000.0, 8),
     masks=tuple(MaskRow(i, 128, 127, 0) for i in range(DEPTH)),
-    norms=tuple(NormRow(i, "norm1", 1e-6, 1e-5) for i in range(DEPTH)),
+    norms=tuple(NormRow(i, "norm1", 1e-6, 1e-5, 1.0, 1e-7, "RMSNorm") for i in range(DEPTH)),
+    tokens=tuple(TokenRow(i, 1e-7) for i in range(DEPTH)),
     responses=tuple(ResponseRow(i, "q", 2.0) for i in range(DEPTH)),
     output=OutputReading(
         loss=2.0, chance=5.5, frequencies=3.3, entropy=2.1, favourite=0.2, early=2.1, late=1.95, leak=0.0,
@@ -108,6 +112,18 @@ def drawn():
 
 CASES = {
     "non_finite": lambda: layers(nonfinite=3.0),
+    "broken_residual": lambda: read(breaches=(Breach(ODD, "the layer returns x", 2.13, "it returns 3 x"),)),
+    "uncalled_layers": lambda: read(uncalled=("layers.8", "layers.9")),
+    "repeated_branch": lambda: read(repeats=(RepeatRow("ffn", 2, ODD, 0.99999),)),
+    "ffn_mixes_tokens": lambda: read(tokens=one(READINGS.tokens, mixing=1.3)),
+    "broken_norm": lambda: read(norms=one(READINGS.norms, size=4.0, misfit=3.0)),
+    "odd_setting": lambda: read(
+        settings=tuple(SettingRow(i, "act", "SiLU" if i != ODD else "ReLU", True) for i in range(DEPTH))
+    ),
+    "one_direction": lambda: read(
+        matrices=tuple(replace(m, top=0.6 if m.name == "q.weight" else 0.1) for m in READINGS.matrices)
+    ),
+    "copied_matrices": lambda: read(twins=(MatrixTwin("q.weight", 2, ODD, 0.9993),)),
     "exploding_stream": lambda: every(lambda r: {"norm_median": 2.0**r.layer}),
     "stream_jump": lambda: every(lambda r: {"norm_median": r.norm_median * (40 if r.layer >= ODD else 1)}),
     "representation_collapse": lambda: layers(token_cosine_robust=0.99),

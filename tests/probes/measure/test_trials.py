@@ -57,6 +57,38 @@ def swap_layers(model):
     model.model.layers[2].load_state_dict(kept)
 
 
+def tile_heads(model):
+    order = torch.arange(4).reshape(-1, model.config.num_key_value_heads).T.flatten()
+    for layer in model.model.layers:
+        query, out = layer.self_attn.q_proj.weight, layer.self_attn.o_proj.weight
+        query.copy_(query.reshape(4, -1, query.shape[1])[order].reshape(query.shape))
+        out.copy_(out.reshape(out.shape[0], 4, -1)[:, order].reshape(out.shape))
+
+
+def interleave(model):
+    for layer in model.model.layers:
+        for weight in (layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight):
+            heads = weight.reshape(-1, 2, 4, weight.shape[1])  # halves of eight coordinates
+            weight.copy_(heads.transpose(1, 2).reshape(weight.shape))
+
+
+def sum_twice(model):
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.mul_(2)
+        layer.mlp.down_proj.weight.mul_(2)
+
+
+def swap_shards(model):
+    weight = model.model.layers[1].mlp.down_proj.weight
+    weight.copy_(weight.roll(weight.shape[1] // 2, 1))
+
+
+def lose_one(model):
+    for layer in model.model.layers:
+        layer.input_layernorm.weight.sub_(1)
+        layer.post_attention_layernorm.weight.sub_(1)
+
+
 def turn_round(model):
     model.model.layers[2].mlp.down_proj.weight.mul_(-1)
 
@@ -77,6 +109,11 @@ def loud_gain(model):
         (swap_layers, "with layers 0 and 2 exchanged", (0, 2)),
         (turn_round, "with the FFN of layer 2 turned round", (2,)),
         (loud_gain, "with the gain of input_layernorm in layer 1 as in its neighbours", (1,)),
+        (tile_heads, "with the heads regrouped, as if keys had been tiled", ()),
+        (interleave, "with rotary pairs taken as halves", ()),
+        (sum_twice, "with all branches times 0.5", ()),
+        (swap_shards, "with the halves of the FFN's second matrix of layer 1 exchanged", (1,)),
+        (lose_one, "with 1 added to every gain", ()),
         (shrink_embedding, "with the embedding times 10", ()),
     ],
 )

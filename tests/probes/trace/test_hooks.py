@@ -1,10 +1,13 @@
 """The residual identity on every architecture, and the refusals."""
 
+import re
+
 import pytest
 import torch
 
 from normlab.errors import UnsupportedError
-from normlab.probes.trace.hooks import Tracer, verify
+from normlab.probes.trace.hooks import Tracer
+from normlab.probes.trace.identity import verify
 from normlab.probes.trace.locate import locate
 from normlab.probes.trace.roles import BranchRoles, LayerRoles
 from tests.probes.zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
@@ -14,7 +17,7 @@ from tests.probes.zoo import ARCHITECTURES, Encoder, Homemade, build, inputs
 def test_identity_holds_in_every_layer(name):
     model, batch = build(name), inputs(name)
     layout = locate(model, lambda: model(**batch))
-    errors = verify(layout, lambda: model(**batch))
+    errors = verify(layout, lambda: model(**batch)).errors
     # ALBERT's default is 12 hidden layers of one group; ours asks for three.
     assert len(errors) == 3
     assert max(errors) < 1e-4
@@ -52,7 +55,7 @@ def test_torch_encoder_despite_its_fast_path(norm_first, batch_first):
     model = Encoder(norm_first=norm_first, batch_first=batch_first).eval()
     tokens = torch.randint(0, 97, (2, 12))
     layout = locate(model, lambda: model(tokens))
-    errors = verify(layout, lambda: model(tokens))
+    errors = verify(layout, lambda: model(tokens)).errors
     assert len(errors) == 3
     assert max(errors) < 1e-4
     assert layout.placement == ("pre_norm" if norm_first else "post_norm")
@@ -77,7 +80,7 @@ def test_unknown_models_are_inferred_and_said_so(kind, placement):
     model = Homemade(kind).eval()
     tokens = torch.randint(0, 97, (2, 12))
     layout = locate(model, lambda: model(tokens))
-    assert max(verify(layout, lambda: model(tokens))) < 1e-4
+    assert max(verify(layout, lambda: model(tokens)).errors) < 1e-4
     assert layout.inferred
     assert layout.placement == placement
     row = layout.roles[id(model.blocks[0])]
@@ -93,7 +96,7 @@ def test_a_dead_branch_in_an_unknown_model_takes_its_neighbours_row():
         torch.nn.init.zeros_(parameter)
     tokens = torch.randint(0, 97, (2, 12))
     layout = locate(model, lambda: model(tokens))
-    assert max(verify(layout, lambda: model(tokens))) < 1e-4
+    assert max(verify(layout, lambda: model(tokens)).errors) < 1e-4
     assert len(layout.roles[id(model.blocks[1])].branches) == 2
 
 
@@ -142,13 +145,73 @@ def test_a_wrong_row_is_refused_and_the_module_named():
         verify(layout, lambda: model(**batch))
 
 
-def test_a_layer_that_is_right_in_all_but_one_is_refused_there():
+def test_a_layer_that_is_unlike_its_kind_is_accused_and_not_refused():
     model = Homemade("pre").eval()
     tokens = torch.randint(0, 97, (2, 12))
     layout = locate(model, lambda: model(tokens))
     model.blocks[2].layout = "parallel"
-    with pytest.raises(UnsupportedError, match=r"layer 2 .*'blocks\.2'"):
+    (breach,) = verify(layout, lambda: model(tokens)).breaches
+    assert breach.layer == 2
+    for block in model.blocks:
+        block.layout = "parallel"
+    with pytest.raises(UnsupportedError, match=r"layer 0 .*'blocks\.0'"):  # now the row is what is wrong
         verify(layout, lambda: model(tokens))
+
+
+def _weighed(given, output, times):
+    return (output[0] + times * given, *output[1:]) if isinstance(output, tuple) else output + times * given
+
+
+@pytest.mark.parametrize("name", ["llama", "opt_350m", "gemma2", "bert", "homemade"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda given, output: _weighed(given, output, 2.0), r"(3|2) x what it was given \+"),
+        (lambda given, output: _weighed(0 * given, given, 0.0), "returns what it was given"),
+        (lambda given, output: output.roll(1, 1), "belongs to the token 1 before"),
+        (lambda given, output: output / output.norm(dim=-1, keepdim=True), "normed once more|it returns"),
+        (lambda given, output: output + torch.randn_like(output), "differs between two passes"),
+    ],
+    ids=["skip", "bypass", "shift", "norm", "noise"],
+)
+def test_what_a_broken_layer_does_instead_is_said(name, change, words):
+    model = Homemade("pre").eval() if name == "homemade" else build(name)
+    batch = {"tokens": torch.randint(0, 97, (2, 12))} if name == "homemade" else inputs(name)
+    layers = [layer for _, layer in locate(model, lambda: model(**batch)).layers]
+
+    def hook(_module, args, kwargs, output):
+        given = args[0] if args else kwargs["hidden_states"]
+        return (change(given, output[0]), *output[1:]) if isinstance(output, tuple) else change(given, output)
+
+    layers[1].register_forward_hook(hook, with_kwargs=True)
+    layout = locate(model, lambda: model(**batch))
+    (breach,) = verify(layout, lambda: model(**batch)).breaches
+    assert breach.layer == 1
+    assert re.search(words, breach.instead), breach.instead
+
+
+def test_a_known_architecture_is_accused_in_every_layer():
+    model, batch = build("llama"), inputs("llama")
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda _module, _args, output: output.clamp(-0.5, 0.5))
+    layout = locate(model, lambda: model(**batch))
+    breaches = verify(layout, lambda: model(**batch)).breaches
+    assert [breach.layer for breach in breaches] == [0, 1, 2]
+    assert all("changed on its way out" in breach.instead for breach in breaches)
+
+
+def test_branches_and_layers_that_are_never_called_are_named():
+    model, batch = build("llama"), inputs("llama")
+    model.model.layers[1].forward = lambda hidden_states, **_: hidden_states
+    layout = locate(model, lambda: model(**batch))
+    (breach,) = verify(layout, lambda: model(**batch)).breaches
+    assert (breach.layer, breach.expected) == (1, "self_attn is called")
+    del model.model.layers[1].forward
+    model.config.num_hidden_layers = 2
+    layout = locate(model, lambda: model(**batch))
+    found = verify(layout, lambda: model(**batch))
+    assert found.uncalled == ("model.layers.2",)
+    assert [name for name, _ in layout.layers] == ["model.layers.0", "model.layers.1"]
 
 
 def test_a_model_without_repeated_layers():

@@ -7,7 +7,7 @@ import torch
 
 import normlab as nl
 from normlab.errors import UnsupportedError
-from normlab.probes.trace.hooks import verify
+from normlab.probes.trace.identity import verify
 from normlab.probes.trace.locate import locate
 from tests.conformance.decoders import DECODERS, VOCAB, paper_start_, randomise_
 
@@ -31,7 +31,7 @@ def test_the_identity_holds_and_the_kind_is_named(name):
     decoder = built(name)
     layout = locate(decoder, lambda: decoder(tokens()))
     assert layout.placement == KINDS[name]
-    errors = verify(layout, lambda: decoder(tokens()))
+    errors = verify(layout, lambda: decoder(tokens())).errors
     assert len(errors) == 3
     assert max(errors) < 1e-4
 
@@ -148,7 +148,7 @@ def test_gemma3n_altup_and_laurel():
     decoder, records = built("gemma3n"), []
     layout = locate(decoder, lambda: decoder(tokens()))
     assert layout.placement == "laurel, AltUp"
-    assert max(verify(layout, lambda: decoder(tokens()))) < 1e-4
+    assert max(verify(layout, lambda: decoder(tokens())).errors) < 1e-4
     with torch.no_grad(), layout.tracer(records.append):
         output = decoder(tokens()).last_hidden_state
     assert [record.streams.shape for record in records] == [(2, 9, 4, 32)] * 3

@@ -9,7 +9,7 @@ import normlab as nl
 from normlab.probes.diagnose import diagnose
 from normlab.probes.inputs.losses import pick
 from normlab.probes.measure.skips import skip_layers
-from normlab.probes.trace.hooks import verify
+from normlab.probes.trace.identity import verify
 from normlab.probes.trace.locate import locate
 from normlab.probes.trace.sdpa import attention_weights
 
@@ -32,7 +32,7 @@ def test_every_scheme_is_traced_and_left_alone(scheme):
     with torch.no_grad():
         before = model(ids)
     layout = locate(model, lambda: model(ids))
-    errors = verify(layout, lambda: model(ids))
+    errors = verify(layout, lambda: model(ids)).errors
     assert len(errors) == 3
     assert layout.placement == scheme
     if scheme in SINGLE:

@@ -8,9 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from normlab.errors import InputError
-from normlab.probes.inputs.losses import Loss, call, images, narrow, padding, token_ids, with_ids, with_images
+from normlab.probes.inputs.losses import (
+    HiddenAnew,
+    Loss,
+    call,
+    images,
+    narrow,
+    padding,
+    token_ids,
+    with_ids,
+    with_images,
+)
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.texts import position_limit
+
+DRAWS = 4  # how often a window is asked for, where a few hidden tokens count
 
 
 def as_batches(given: object, model: nn.Module) -> list[object]:
@@ -125,12 +137,14 @@ def some(batches: list[object], tokens: int, loss: Loss) -> list[object]:
 def pieces(batches: list[object], loss: Loss, *, count: int = 8) -> list[object]:
     """The same windows in at least `count` parts where they can be cut, so that parts can be compared.
 
-    A contrastive batch is not cut: its windows are its negatives.
+    A contrastive batch is not cut: its windows are its negatives. Where one token in seven counts, each window is
+    asked for several times, with other tokens hidden.
     """
     if loss.name == "contrastive":
         return batches
     each = -(-count // len(batches))
-    return [piece for batch in batches for piece in _rows_apart(batch, each)]
+    found = [piece for batch in batches for piece in _rows_apart(batch, each)]
+    return [HiddenAnew(piece, draw) for draw in range(DRAWS) for piece in found] if loss.name == "masked" else found
 
 
 def _rows_apart(batch: object, count: int) -> list[object]:

@@ -52,6 +52,14 @@ class LossReading:
     chance: float | None = None
 
 
+@dataclass(frozen=True)
+class HiddenAnew:
+    """A batch of which other tokens are hidden: the same text asks something else in every draw."""
+
+    batch: object
+    draw: int
+
+
 def call(model: nn.Module, batch: object) -> object:
     """model(**batch) for a mapping, model(*batch) for a tuple, model(batch) for a tensor."""
     if isinstance(batch, Mapping):
@@ -213,11 +221,13 @@ def _next(batch: object) -> tuple[object, Tensor, Tensor]:
 
 def _hidden(mask_id: int, special_ids: Sequence[int], seed: int) -> Targets:
     def targets(batch: object) -> tuple[object, Tensor, Tensor]:
+        draw, batch = (batch.draw, batch.batch) if isinstance(batch, HiddenAnew) else (0, batch)
         ids, text = token_ids(batch), padding(batch)
         assert ids is not None
-        generator = torch.Generator().manual_seed(seed)  # the same places each time: skips compare like with like
+        # The same places each time: skips compare like with like.
+        generator = torch.Generator().manual_seed(seed + draw)
         hidden = (torch.rand(ids.shape, generator=generator) < 0.15).to(ids.device)
-        hidden[:, ids.shape[1] // 2] = True
+        hidden[:, (ids.shape[1] // 2 + draw) % ids.shape[1]] = True
         # No model learns to guess [CLS] or [SEP]: two of them in a short window can be half of the loss.
         hidden &= ~torch.isin(ids, torch.tensor([*special_ids, mask_id], device=ids.device))
         hidden &= hidden if text is None else text

@@ -15,10 +15,14 @@ def sees_the_future(f: ModelEvidence) -> Verdict | None:
     said = f.readings.output
     if said is None or said.leak is None or not said.leak > LIMITS.leak + 3 * (said.repeat or 0.0):
         return None
-    title = (
-        f"earlier predictions change by {100 * said.leak:.3g} % when only the last token changes: the mask is missing"
+    where = (
+        "before the first layer" if said.leak_layer is None else f"in the {said.leak_part} of layer {said.leak_layer}"
     )
-    return verdict("sees_the_future", "bad", title, value=100 * said.leak, limit=100 * LIMITS.leak)
+    title = f"earlier predictions change by {100 * said.leak:.3g} % when only the last token changes: it begins {where}"
+    layers = () if said.leak_layer is None else (said.leak_layer,)
+    subject = "branches" if said.leak_part == "ffn" else None
+    limit = 100 * LIMITS.leak
+    return verdict("sees_the_future", "bad", title, value=100 * said.leak, limit=limit, layers=layers, subject=subject)
 
 
 def wrong_mask(f: ModelEvidence) -> Verdict | None:

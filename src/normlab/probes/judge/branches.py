@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 from normlab.probes.judge.outliers import Outlier, outliers
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
 from normlab.probes.measure.summary import median
 from normlab.probes.measure.table import column, kinds, ratios
+from normlab.probes.measure.weights.functions import REPEATED
+from normlab.probes.trace.structure.settings import SettingRow, is_activation
 
 
 def dead_branches(f: ModelEvidence) -> Verdict | None:
@@ -66,6 +70,79 @@ def undersized_branch(f: ModelEvidence) -> Verdict | None:
     )
 
 
+def repeated_branch(f: ModelEvidence) -> Verdict | None:
+    """Two branches that add the same to every token: one of them does not read its input."""
+    found = f.readings.repeats
+    if not found:
+        return None
+    worst = max(found, key=lambda row: row.cosine)
+    layers = tuple(sorted({layer for row in found for layer in (row.layer, row.next)}))
+    title = f"the {worst.kind} of {listed((worst.layer, worst.next))} add the same to every token (cosine {worst.cosine:.5f})"
+    return verdict("repeated_branch", "bad", title, value=worst.cosine, limit=REPEATED, layers=layers)
+
+
+def ffn_mixes_tokens(f: ModelEvidence) -> Verdict | None:
+    """An FFN reads each token by itself; where most do, one that does not is wrong."""
+    found = [row for row in (f.readings.tokens or ()) if row.mixing > LIMITS.token_mixing]
+    layers = tuple(sorted({row.layer for row in found}))
+    if not found or len(layers) > len(f.rows) / 2:
+        return None
+    worst = max(found, key=lambda row: row.mixing)
+    title = (
+        f"the FFN of layer {worst.layer} does not read each token by itself: with the tokens in reverse order its outputs "
+        f"differ by {100 * worst.mixing:.3g} % ({listed(layers)})"
+    )
+    return verdict(
+        "ffn_mixes_tokens", "bad", title, value=100 * worst.mixing, limit=100 * LIMITS.token_mixing, layers=layers
+    )
+
+
+def broken_norm(f: ModelEvidence) -> Verdict | None:
+    """A norm that returns something else than its gain times a vector of unit RMS, though other norms here do that."""
+    judged = [row for row in f.readings.norms if row.misfit is not None and row.size is not None]
+    right = {row.kind for row in judged if (row.misfit or 0.0) < LIMITS.norm_misfit / 5}  # classes that we understand
+    wrong = [row for row in judged if (row.misfit or 0.0) > LIMITS.norm_misfit and row.share < LIMITS.eps_share]
+    # A norm that returns the usual length may be one over several streams, or over heads.
+    found = [row for row in wrong if row.kind in right and not 0.67 < (row.size or 0.0) < 1.5]
+    if not found:
+        return None
+    worst = max(found, key=lambda row: row.misfit or 0.0)
+    where = f"{worst.name} of layer {worst.layer}" if worst.layer >= 0 else worst.name
+    title = (
+        f"{where} returns vectors {worst.size:.3g} times as long as its gain says, {100 * (worst.misfit or 0.0):.3g} % away "
+        f"from its input normed ({len(found)} norms are like this)"
+    )
+    layers = tuple(sorted({row.layer for row in found if row.layer >= 0}))
+    value, limit = 100 * (worst.misfit or 0.0), 100 * LIMITS.norm_misfit
+    return verdict("broken_norm", "bad", title, value=value, limit=limit, layers=layers)
+
+
+def odd_setting(f: ModelEvidence) -> Verdict | None:
+    """An activation that some layers do not have, or a number (an eps, a scale) that all layers share but one inside."""
+    rows: dict[str, list[SettingRow]] = defaultdict(list)
+    for row in f.readings.settings or ():
+        rows[row.name].append(row)
+    found: list[tuple[SettingRow, str]] = []
+    for named in rows.values():
+        for kind in f.kinds:
+            mine = [row for row in named if row.layer in kind]
+            counts = Counter(row.value for row in mine)
+            usual = max(counts, key=lambda value: (counts[value], is_activation(value)), default="")
+            odd, count = [row for row in mine if row.value != usual], counts[usual]
+            inner = len(odd) == 1 and 0 < odd[0].layer < len(f.rows) - 1
+            few = len(odd) <= len(mine) / 2 if named[0].function else inner and count > 3
+            found += [(row, usual) for row in odd if few]
+    if not found:
+        return None
+    row, usual = found[0]
+    layers = tuple(sorted({each.layer for each, _ in found}))
+    share = f"{len(layers)} of {len(f.rows)} layers"
+    title = (
+        f"{row.name} is {row.value} in layer {row.layer}, and {usual} in the others ({share} differ: {listed(layers)})"
+    )
+    return verdict("odd_setting", "warn", title, value=float(len(layers)), limit=0.0, layers=layers)
+
+
 def pre_norm_dilution(f: ModelEvidence) -> Verdict | None:
     early, late = f.summary.early_contribution, f.summary.late_contribution
     if f.placement.startswith("post_norm") or not (late < LIMITS.dilution and late < 0.5 * early) or len(f.rows) < 4:
@@ -76,4 +153,5 @@ def pre_norm_dilution(f: ModelEvidence) -> Verdict | None:
     return verdict("pre_norm_dilution", "warn", title, value=late, limit=LIMITS.dilution, layers=quarter, normal=usual)
 
 
+CAUSES = (broken_norm, odd_setting, repeated_branch, ffn_mixes_tokens)
 RULES = (dead_branches, oversized_branch, undersized_branch, pre_norm_dilution)

@@ -6,10 +6,11 @@ import math
 
 from normlab.probes.judge.outliers import outliers
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
-from normlab.probes.judge.weights.columns import layers_of, odd_layers
+from normlab.probes.judge.weights.columns import ROUTERS, layers_of, odd_layers
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.skips import SkipReport, reach
 from normlab.probes.measure.summary import layer_gradients, median
+from normlab.probes.measure.trials import TrialRow
 from normlab.stats import spearman
 
 
@@ -88,7 +89,7 @@ def better_changed(f: ModelEvidence) -> Verdict | None:
     said = f.readings.output
     if said is None:
         return None
-    sure = [row for row in f.readings.trials if row.change + reach(row.batches) * row.error < -LIMITS.trial]
+    sure = [row for row in f.readings.trials if _gains(row)]
     # Blind guessing can be bettered by many changes; only one that makes a model of it had been undone before.
     best = next((row for row in sure if row.loss + row.change < LIMITS.frequencies * said.frequencies), None)
     if best is None:
@@ -105,6 +106,12 @@ def better_changed(f: ModelEvidence) -> Verdict | None:
         layers=best.layers,
         subject=best.subject,
     )
+
+
+def _gains(row: TrialRow) -> bool:
+    """Beyond its error, or in all but one of many batches: one odd batch alone makes the error large."""
+    always = row.batches >= LIMITS.always and (row.falls or 0) >= row.batches - 1 and row.change < -2 * LIMITS.trial
+    return always or row.change + reach(row.batches) * row.error < -LIMITS.trial
 
 
 def gradient_outlier(f: ModelEvidence) -> Verdict | None:
@@ -167,15 +174,13 @@ def coherent_gradients(f: ModelEvidence) -> Verdict | None:
     return verdict("coherent_gradients", "warn", title, value=noise.high, limit=limit, layers=layers, subject=subject)
 
 
-ROUTERS = ("gate.weight", "router.weight", "router.classifier.weight", "wg.weight")
-
-
 def _least_noise(said: OutputReading) -> float:
     """What healthy models have at the least, of a like loss: a young one has more to learn from every batch."""
     share = said.loss / max(said.frequencies, 1e-9)
     age = min(max((share - LIMITS.coherent_from) / (1 - LIMITS.coherent_from), 0.0), 1.0)
-    limit = LIMITS.coherent_masked if said.kind == "masked" else LIMITS.coherent
-    return limit * (1 - LIMITS.coherent_fall * age)
+    if said.kind == "masked":
+        return LIMITS.coherent_masked * (1 - LIMITS.coherent_fall_masked * age)
+    return LIMITS.coherent * (1 - LIMITS.coherent_fall * age)
 
 
 def _most_coherent(f: ModelEvidence) -> str:

@@ -35,6 +35,13 @@ def _rows(read: EmbeddingReading | None, what: str) -> Verdict | None:
     if read.small > LIMITS.small_rows:
         title = f"{100 * read.small:.2g} % of {what} in use are below a tenth of the median norm"
         return verdict("embedding_rows", "warn", title, value=100 * read.small, limit=100 * LIMITS.small_rows)
+    equal, empty = read.equal or 0.0, read.empty or 0.0
+    if equal > LIMITS.equal_rows:
+        title = f"{100 * equal:.2g} % of {what} in use are the same as another one: these tokens cannot be told apart"
+        return verdict("embedding_rows", "warn", title, value=100 * equal, limit=100 * LIMITS.equal_rows)
+    if empty > LIMITS.share:
+        title = f"{100 * empty:.0f} % of the coordinates of {what} in use are zero, or nearly"
+        return verdict("embedding_rows", "warn", title, value=100 * empty, limit=100 * LIMITS.share)
     if read.common > LIMITS.common:
         title = f"the mean of {what} is {read.common:.3g} times their median norm: they are nearly one vector"
         return verdict("embedding_rows", "warn", title, value=read.common, limit=LIMITS.common)

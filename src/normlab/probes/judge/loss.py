@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, verdict
+from normlab.probes.measure.outputs import SHORT
 
 
 def worse_than_chance(f: ModelEvidence) -> Verdict | None:
@@ -50,7 +51,21 @@ def miscalibrated(f: ModelEvidence) -> Verdict | None:
 
 
 def context_unused(f: ModelEvidence) -> Verdict | None:
-    said = f.readings.output
+    """More context must not hurt: neither late in a window, nor beside a text that is cut into pieces."""
+    said, ends = f.readings.output, f.readings.embedding
+    # A piece stands at other places of a table of positions than it did in the text: there the two cannot be compared.
+    placed = ends is not None and ends.positions is not None
+    if (
+        said is not None
+        and said.short is not None
+        and not placed
+        and said.short - 2.5 * (said.short_error or 0.0) > LIMITS.short
+    ):
+        title = (
+            f"context hurts: with the last {SHORT} tokens alone the loss late in a window is {said.short:.3g} nats lower "
+            f"(standard error {said.short_error:.1g})"
+        )
+        return verdict("context_unused", "warn", title, value=said.short, limit=LIMITS.short)
     if said is None or said.early is None or said.late is None or not said.late > said.early + LIMITS.context:
         return None
     title = f"context hurts: {said.late:.2f} nats late in a window, {said.early:.2f} at its beginning"

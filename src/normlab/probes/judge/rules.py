@@ -13,6 +13,8 @@ Rule = Callable[[ModelEvidence], "Verdict | None"]
 # A verdict may be explained by one that stands before it.
 RULES: tuple[Rule, ...] = (
     *training.RULES,
+    *stream.CAUSES,
+    *branches.CAUSES,
     *weights.RULES,
     *embeddings.RULES,
     *attention.RULES,
@@ -27,6 +29,16 @@ UNTRAINED = ("at_chance", "hardly_trained", "not_trained")
 TIMELESS = ("weights", "experts", "embeddings", "final_norm", "heads", "streams")
 # Of these subjects, what a fresh model has as well.
 AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps", "coherent_gradients")
+# Wrong at any age.
+CERTAIN = (
+    "broken_residual",
+    "uncalled_layers",
+    "broken_norm",
+    "ffn_mixes_tokens",
+    "repeated_branch",
+    "sees_the_future",
+    "better_changed",
+)
 
 
 def judge(evidence: ModelEvidence) -> tuple[Verdict, ...]:
@@ -50,12 +62,21 @@ def _finished(verdict: Verdict, young: set[str], own: str) -> Verdict:
     # Where the weights themselves are as they were drawn, only how streams begin can be wrong.
     timeless = ("streams",) if "not_trained" in young else TIMELESS
     always = verdict.subject in timeless and verdict.id not in AGE
-    quiet = bool(young) and not always and verdict.id not in (*UNTRAINED, "sees_the_future", "better_changed")
+    quiet = bool(young) and not always and verdict.id not in (*UNTRAINED, *CERTAIN)
     return replace(verdict, advice=advise(verdict.id, own), severity="note" if quiet else verdict.severity)
 
 
 # What stands in no layer and still explains what the loss does.
-WHOLE = ("better_changed", "wrong_mask", "sees_the_future", "not_deterministic", "norm_eps", "positions", "final_norm")
+WHOLE = (
+    "broken_residual",
+    "better_changed",
+    "wrong_mask",
+    "sees_the_future",
+    "not_deterministic",
+    "norm_eps",
+    "positions",
+    "final_norm",
+)
 SYMPTOMS = ("miscalibrated", "context_unused", "coherent_gradients", "unsettled_weights", "gradient_imbalance")
 
 

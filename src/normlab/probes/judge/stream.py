@@ -23,6 +23,28 @@ def non_finite(f: ModelEvidence) -> Verdict | None:
     )
 
 
+def broken_residual(f: ModelEvidence) -> Verdict | None:
+    """A layer that returns something else than the stream and its branches, as its architecture says."""
+    found = f.readings.breaches
+    if not found:
+        return None
+    worst = max(found, key=lambda breach: breach.error)
+    layers = tuple(breach.layer for breach in found)
+    also = f"; {listed(layers)} alike" if len(layers) > 1 else ""
+    size = f"the difference is {worst.error:.2g} of the change"
+    what = f"{worst.instead} ({size})" if worst.instead else size
+    title = f"layer {worst.layer} breaks the residual identity: expected that {worst.expected}, but {what}{also}"
+    return verdict("broken_residual", "bad", title, value=worst.error, limit=0.0, layers=layers)
+
+
+def uncalled_layers(f: ModelEvidence) -> Verdict | None:
+    found = f.readings.uncalled
+    if not found:
+        return None
+    title = f"{len(found)} of {len(found) + len(f.rows)} layers are never called: {', '.join(found[:4])}"
+    return verdict("uncalled_layers", "warn", title, value=float(len(found)), limit=0.0)
+
+
 def _steps(f: ModelEvidence) -> list[float]:
     norms = column(f.rows, lambda row: row.norm_median)
     return [b / a if a > 0 else math.nan for a, b in pairwise(norms)]
@@ -118,6 +140,7 @@ def stream_homogenisation(f: ModelEvidence) -> Verdict | None:
     )
 
 
+CAUSES = (broken_residual, uncalled_layers)
 RULES = (
     exploding_stream,
     stream_jump,

@@ -63,6 +63,7 @@ class Limits:
     calibrated: float = 0.2  # |loss - entropy| of the loss
     gap: float = 0.35  # nats
     context: float = 0.1  # nats
+    short: float = 0.01  # nats that a few tokens of context do better than all of it
     leak: float = 1e-3
     # -- weights --
     gain_scale: float = 3.0  # of a norm's median gain, relative to the layers around
@@ -87,13 +88,20 @@ class Limits:
     no_tails: float = 3.1  # and at most this; Gaussian noise has 3
     response: float = 3.0
     pull_outlier: float = 2.5
+    direction: float = 0.48  # of the squared entries of a matrix, the median layer
+    values: float = 4.0
+    norm_misfit: float = 0.05  # of what a norm returns
+    token_mixing: float = 0.01  # of what an FFN returns
+    equal_rows: float = 0.005
     # -- tried --
     trial: float = 0.01  # nats that a change must gain beyond its error
+    always: int = 12  # batches of which all but one must gain where the error alone does not say it
     coherent: float = 2400.0  # targets from which on the gradient is more than noise
     suspicious: float = 5000.0  # targets: below, single layers of large models are tried as well
-    coherent_masked: float = 150.0  # the same where a few hidden tokens count
+    coherent_masked: float = 330.0  # the same where a few hidden tokens count
     coherent_from: float = 0.64  # of the loss of single-token frequencies: below, a model is grown
     coherent_fall: float = 0.9  # share of the limit that is gone at the loss of frequencies
+    coherent_fall_masked: float = 0.6
     steady: float = 2.0
     repeat: float = 1e-4
     twin: float = 0.995  # cosine between what two heads add

@@ -8,14 +8,21 @@ from normlab.probes.measure.gradients import NoiseReading, PullRow
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.table import HeadRow, MaskRow, Sparse
 from normlab.probes.measure.trials import TrialRow
-from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow
+from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, MatrixTwin
 from normlab.probes.measure.weights.experts import ExpertRow
+from normlab.probes.measure.weights.functions import RepeatRow, TokenRow
 from normlab.probes.measure.weights.gains import NormRow
 from normlab.probes.measure.weights.response import ResponseRow
+from normlab.probes.trace.identity import Breach
+from normlab.probes.trace.structure.settings import SettingRow
 
 
 @dataclass(frozen=True)
 class Readings(Sparse):
+    """None where an older file does not have it."""
+
+    breaches: tuple[Breach, ...] | None = None  # layers that do not do to the stream what their row says
+    uncalled: tuple[str, ...] | None = None  # layers of the stack that the forward pass leaves out
     heads: tuple[HeadRow, ...] = ()
     matrices: tuple[MatrixRow, ...] = ()
     gains: tuple[GainRow, ...] = ()
@@ -30,3 +37,7 @@ class Readings(Sparse):
     expert_twins: tuple[ExpertTwin, ...] = ()
     responses: tuple[ResponseRow, ...] = ()
     trials: tuple[TrialRow, ...] = ()
+    twins: tuple[MatrixTwin, ...] | None = None
+    tokens: tuple[TokenRow, ...] | None = None
+    repeats: tuple[RepeatRow, ...] | None = None
+    settings: tuple[SettingRow, ...] | None = None

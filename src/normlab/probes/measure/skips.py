@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,7 @@ class _Stop(Exception):
 @dataclass
 class SkipEffects:
     """What happens without layers: `loss[s]` without layer s, `runs` as (first layer, how many, loss), and
-    `later[s][l]`, the relative change of layer l's update at the last token."""
+    `later[s][l]`, the relative change of layer l's update at the last token. NaN: that layer was not asked for."""
 
     baseline: float
     loss: list[float]
@@ -164,9 +164,10 @@ def skip_layers(
     loss: Loss,
     *,
     runs: Iterable[tuple[int, int]] = (),
+    only: Collection[int] | None = None,
     track: Callable[[range], Iterable[int]] | None = None,
 ) -> SkipEffects:
-    """Skip each layer alone, then each (start, length) of `runs`. `track` wraps the loop to show progress."""
+    """Skip each layer alone (or `only` these), then each (start, length) of `runs`. `track` wraps the loop."""
     skipper = _skipper(layout, batch, loss)
     baseline = skipper.baseline()
     # The contrastive loss runs the model twice a batch, and a scheme's stream may be more than a tensor.
@@ -180,7 +181,8 @@ def skip_layers(
             if layer == 1:
                 effects.shortcut = skipper.resumes(1, stream, baseline)
         usable = stream if effects.shortcut else None
-        value, later = skipper.without(range(layer, layer + 1), usable)
+        left_out = only is not None and layer not in only
+        value, later = (math.nan, []) if left_out else skipper.without(range(layer, layer + 1), usable)
         effects.loss.append(value)
         effects.later.append(later)
         for length in wanted.get(layer, []):
@@ -270,11 +272,16 @@ def skip_report(
 ) -> SkipReport:
     """What the skips on several batches say together; `rows` are what cheap metrics measured of the same layers."""
     depth = len(effects[0].loss)
-    changes = [[effect.loss[layer] - effect.baseline for effect in effects] for layer in range(depth)]
+    changes = [
+        [effect.loss[layer] - effect.baseline for effect in effects if effect.loss[layer] == effect.loss[layer]]
+        for layer in range(depth)
+    ]
     loss = statistics.fmean(effect.baseline for effect in effects)
     learnt = chance - loss if chance is not None else math.nan
     means = tuple(statistics.fmean(values) for values in changes)
-    errors = tuple(map(standard_error, changes))
+    # An effect on fewer batches is less certain than its standard error says: intervals are drawn for all of them.
+    wider = [reach(len(values)) / max(reach(len(effects)), 1e-9) if len(values) > 1 else 1.0 for values in changes]
+    errors = tuple(standard_error(values) * times for values, times in zip(changes, wider, strict=True))
     better = sum(mean + reach(len(effects)) * error < 0 for mean, error in zip(means, errors, strict=True))
     return SkipReport(
         loss=loss,

@@ -12,20 +12,24 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from normlab.probes.inputs.losses import Loss
-from normlab.probes.measure.table import Real
+from normlab.probes.measure.table import Real, Sparse
 from normlab.probes.measure.weights.ends import input_embedding
 from normlab.probes.measure.weights.gains import gain_of, layer_norms
 from normlab.probes.trace.hooks import Layout, output_projection, slow_path
+from normlab.probes.trace.roles import BranchRoles, module_path
 from normlab.stats import standard_error
 
 FACTORS = (0.1, 0.4, 2.5, 10.0)
+MOST = 6  # trials that are measured on all batches: in a broken model many changes gain
+SHALLOW = 8  # layers: up to here every two are exchanged on trial, then neighbours
 ODD = 2.0  # times the median gain of the layers around, from which on it is tried what they would do
 
 
 @dataclass(frozen=True)
-class TrialRow:
+class TrialRow(Sparse):
     """The loss with one thing changed, over several batches; `error` is the standard error of `change`."""
 
     what: str
@@ -35,6 +39,7 @@ class TrialRow:
     change: Real
     error: Real
     batches: int
+    falls: int | None = None  # batches whose loss falls
 
 
 @dataclass(frozen=True)
@@ -57,24 +62,31 @@ def run_trials(
     suspects: Sequence[int] = (),
     least: float = 0.004,
 ) -> tuple[TrialRow, ...]:
-    """Rows of the trials that lower the loss of the `first` batch by `least` nats, measured on `batches`."""
+    """The trials that lower the loss of the `first` batch most, and by `least` nats or more, measured on `batches`."""
 
     def measured(batch: object) -> float:
         with slow_path():
             return float(loss(layout.model, batch))
 
     start, before = measured(first), [measured(batch) for batch in batches]
-    rows = []
+    promising: list[tuple[float, Trial]] = []
     for trial in (*whole_model(layout), *odd_gains(layout), *single_layers(layout, suspects)):
         with trial.changed():
-            if not measured(first) < start - least:
-                continue
+            value = measured(first)
+        if value < start - least:
+            promising.append((value, trial))
+    rows = []
+    for _, trial in sorted(promising, key=lambda pair: pair[0])[:MOST]:
+        with trial.changed():
             after = [measured(batch) for batch in batches]
         changes = [new - old for new, old in zip(after, before, strict=True)]
         error = standard_error(changes) if len(changes) > 1 else 0.0
         mean = statistics.fmean(changes)
+        start_loss, count = statistics.fmean(before), len(changes)
         rows.append(
-            TrialRow(trial.what, trial.subject, trial.layers, statistics.fmean(before), mean, error, len(changes))
+            TrialRow(
+                trial.what, trial.subject, trial.layers, start_loss, mean, error, count, sum(c < 0 for c in changes)
+            )
         )
     return tuple(sorted(rows, key=lambda row: row.change))
 
@@ -93,6 +105,70 @@ def whole_model(layout: Layout) -> Iterator[Trial]:
     queries = [_asked(layer, query) for layer, query in found]
     for factor in (0.25, 4.0) if len(queries) == len(every) else ():
         yield Trial(f"with all queries times {factor:g}", "attention", (), _all(_scaled(q, factor) for q in queries))
+    branches = [
+        (branch.kind, layer.get_submodule(module_path(branch.added)))
+        for layer in every
+        for branch in _branches(layout, layer)
+    ]
+    for word, kinds in (
+        ("all branches", ("attention", "ffn")),
+        ("all attention", ("attention",)),
+        ("all FFNs", ("ffn",)),
+    ):
+        chosen = [module for kind, module in branches if kind in kinds]
+        for factor in (0.5, 2.0) if chosen else ():
+            yield Trial(f"with {word} times {factor:g}", "branches", (), _all(_scaled(m, factor) for m in chosen))
+    yield from converted(layout)
+
+
+def converted(layout: Layout) -> Iterator[Trial]:
+    """What libraries lay out in two ways: heads that share keys, rotary pairs, gains less one, activations."""
+    every = [layer for _, layer in layout.layers]
+    config = getattr(layout.model, "config", None)
+    heads, shared = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    found = [(_find(layer, _QUERIES), _find(layer, _KEYS), _find(layer, _OUT)) for layer in every]
+    whole = [(q, k, o) for q, k, o in found if q is not None and k is not None and o is not None]
+    if isinstance(heads, int) and heads > 1 and len(whole) == len(every):
+        if isinstance(shared, int) and 1 < shared < heads and heads % shared == 0:
+            for groups, word in {heads // shared: "repeated", shared: "tiled"}.items():
+                order = torch.arange(heads).reshape(-1, groups).T.flatten()
+                moves = [move for q, _, o in whole for move in (_ordered(q, order, 0), _ordered(o, order, 1))]
+                yield Trial(f"with the heads regrouped, as if keys had been {word}", "heads", (), _all(iter(moves)))
+        width = whole[0][0].weight.shape[0] // heads
+        even = width % 2 == 0 and all(k.weight.shape[0] % width == 0 for _, k, _ in whole)
+        pairs = torch.arange(width).reshape(-1, 2).T.flatten() if even else None
+        if pairs is not None and any(name.endswith("inv_freq") for name, _ in layout.model.named_buffers()):
+            for word, order in (("halves", pairs), ("neighbours", pairs.argsort())):
+                turns = [_inside(linear, order, width) for q, k, _ in whole for linear in (q, k)]
+                yield Trial(f"with rotary pairs taken as {word}", "attention", (), _all(iter(turns)))
+    norms = [norm for _, _, norm in layer_norms(layout)]
+    for word, step in (("added to", 1.0), ("taken from", -1.0)) if norms else ():
+        moved = [_replaced(norm, norm.get_parameter("weight").detach() + step) for norm in norms]
+        yield Trial(f"with 1 {word} every gain", "weights", (), _all(iter(moved)))
+    if norms:
+        centred = isinstance(norms[0], nn.LayerNorm)
+        turned = [_as_norm(norm, centred=not centred) for norm in norms]
+        what = f"with norms that {'keep' if centred else 'take out'} the mean"
+        yield Trial(what, "branches", (), _all(iter(turned)))
+    routers = [m for layer in every for m in layer.modules() if isinstance(getattr(m, "top_k", None), int)]
+    for change in (1, -1) if routers else ():
+        if routers[0].top_k + change > 0:  # type: ignore[operator]
+            what = f"with {routers[0].top_k + change} experts a token"  # type: ignore[operator]
+            yield Trial(what, "experts", (), _all(_counted(router, change) for router in routers))
+    active = [module for layer in every for module in layer.modules() if type(module).__name__ in _ACTIVE]
+    names = {type(module).__name__.lower() for module in active}
+    others = {name: f for name, f in _ACTIVATIONS.items() if not any(name.lower() in own for own in names)}
+    for name, function in others.items() if active else ():
+        yield Trial(f"with {name} as the activation", "branches", (), _all(_as_function(m, function) for m in active))
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "SiLU": functional.silu,
+    "GELU": functional.gelu,
+    "ReLU": torch.relu,
+}
+_ACTIVE = ("SiLU", "SiLUActivation", "GELU", "GELUActivation", "NewGELUActivation", "GELUTanh", "QuickGELUActivation", "ReLU",
+           "PytorchGELUTanh", "FastGELUActivation", "Tanh", "Sigmoid", "ReLUSquaredActivation")  # fmt: skip
 
 
 def single_layers(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
@@ -117,12 +193,18 @@ def single_layers(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
             yield Trial(f"with key and value of layer {index} exchanged", "attention", here, _swapped([(key, value)]))
         if (gates := _gate_and_up(layer)) and depth > 1:
             yield Trial(f"with gate and up of layer {index} exchanged", "weights", here, _swapped(gates))
-        for other in (index + 1, index + 2):
-            if other < depth and _same(layer, layout.layers[other][1]):
+        for other in range(index + 1, depth if depth <= SHALLOW else min(depth, index + 3)):
+            if _same(layer, layout.layers[other][1]):
                 pair: list[SwappedPair] = [(layer, layout.layers[other][1])]
                 yield Trial(f"with layers {index} and {other} exchanged", "weights", (index, other), _swapped(pair))
-        for branch in layout.roles[id(layer)].branches if id(layer) in layout.roles else ():
-            added = layer.get_submodule(branch.added)
+        down = _find(layer, _DOWN)
+        if down is not None and down.weight.shape[1] % 2 == 0:
+            halves = _replaced(down, down.weight.detach().roll(down.weight.shape[1] // 2, 1))
+            yield Trial(
+                f"with the halves of the FFN's second matrix of layer {index} exchanged", "weights", here, halves
+            )
+        for branch in _branches(layout, layer):
+            added = layer.get_submodule(module_path(branch.added))
             word = {"ffn": "FFN"}.get(branch.kind, branch.kind)
             yield Trial(f"with the {word} of layer {index} turned round", "branches", here, _scaled(added, -1.0))
             yield Trial(f"without the {word} of layer {index}", "branches", here, _scaled(added, 0.0))
@@ -132,6 +214,10 @@ def single_layers(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
             out = output_projection(layer, branch) if branch.kind == "attention" else None
             if out is not None and isinstance(out, nn.Linear):
                 yield from _projections(layout, out, index)
+
+
+def _branches(layout: Layout, layer: nn.Module) -> tuple[BranchRoles, ...]:
+    return layout.roles[id(layer)].branches if id(layer) in layout.roles else ()
 
 
 def odd_gains(layout: Layout) -> Iterator[Trial]:
@@ -156,6 +242,9 @@ def _projections(layout: Layout, out: nn.Linear, index: int) -> Iterator[Trial]:
     name = f"the attention's output matrix of layer {index}"
     if out.weight.shape[0] == out.weight.shape[1]:
         yield Trial(f"with {name} transposed", "weights", (index,), _replaced(out, out.weight.detach().T.contiguous()))
+    if out.weight.shape[1] % 2 == 0:
+        halves = _replaced(out, out.weight.detach().roll(out.weight.shape[1] // 2, 1))
+        yield Trial(f"with the halves of {name} exchanged", "weights", (index,), halves)
     heads = getattr(getattr(layout.model, "config", None), "num_attention_heads", None)
     if isinstance(heads, int) and heads > 1 and out.weight.shape[1] % heads == 0:
         width = out.weight.shape[1] // heads
@@ -168,6 +257,8 @@ def _projections(layout: Layout, out: nn.Linear, index: int) -> Iterator[Trial]:
 _QUERIES = ("q_proj", "query", "q_lin", "wq")
 _KEYS = ("k_proj", "key", "k_lin", "wk")
 _VALUES = ("v_proj", "value", "v_lin", "wv")
+_OUT = ("o_proj", "out_proj", "out_lin", "wo")
+_DOWN = ("down_proj", "fc2", "c_proj", "lin2", "dense_4h_to_h")
 
 
 def _find(layer: nn.Module, names: Sequence[str]) -> nn.Linear | None:
@@ -202,6 +293,55 @@ def _gate_and_up(layer: nn.Module) -> list[SwappedPair]:
             halves = weight.detach().chunk(2, -2)
             pairs.append((halves[0], halves[1]))
     return pairs
+
+
+def _ordered(linear: nn.Linear, order: Tensor, dim: int) -> Callable[[], AbstractContextManager[None]]:
+    """Heads in another order: rows of what makes them, columns of what reads them."""
+    parts = linear.weight.detach().tensor_split(len(order), dim)
+    return _replaced(linear, torch.cat([parts[place] for place in order.tolist()], dim))
+
+
+def _inside(linear: nn.Linear, order: Tensor, width: int) -> Callable[[], AbstractContextManager[None]]:
+    """The rows of every head in another order."""
+    heads = linear.weight.detach().reshape(-1, width, linear.weight.shape[1])
+    return _replaced(linear, heads[:, order.to(heads.device)].reshape(linear.weight.shape))
+
+
+def _as_norm(norm: nn.Module, *, centred: bool) -> Callable[[], AbstractContextManager[None]]:
+    """The norm of the other kind: a LayerNorm for an RMSNorm, and the reverse."""
+    gain, bias = gain_of(norm), getattr(norm, "bias", None)
+
+    def other(x: Tensor) -> Tensor:
+        wide = x.float() - x.float().mean(-1, keepdim=True) if centred else x.float()
+        unit = wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * gain
+        return (unit if bias is None else unit + bias).to(x.dtype)
+
+    return _as_function(norm, other)
+
+
+def _counted(router: nn.Module, change: int) -> Callable[[], AbstractContextManager[None]]:
+    @contextmanager
+    def changed() -> Iterator[None]:
+        kept: int = router.top_k  # type: ignore[assignment]
+        router.top_k = kept + change  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            router.top_k = kept  # type: ignore[assignment]
+
+    return changed
+
+
+def _as_function(module: nn.Module, function: Callable[[Tensor], Tensor]) -> Callable[[], AbstractContextManager[None]]:
+    @contextmanager
+    def changed() -> Iterator[None]:
+        handle = module.register_forward_hook(lambda _module, args, _output: function(args[0]))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    return changed
 
 
 def _scaled(module: nn.Module, factor: float) -> Callable[[], AbstractContextManager[None]]:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from normlab.probes.judge.verdicts import listed
 from normlab.probes.measure.skips import reach
 from normlab.probes.measure.summary import Summary
 from normlab.probes.measure.table import LayerRow, column, kinds
@@ -139,6 +140,9 @@ def identity(d: Diagnosis) -> str:
     error = d.identity_error
     if not error > -math.inf:
         return f"what {d.placement} reads is no sum of contributions, so no identity was checked"
+    broken = tuple(breach.layer for breach in (d.readings.breaches or ()))
+    if broken:
+        return f"the residual identity fails in {listed(broken)}"
     return f"residual identity holds to {error:.1e}"
 
 

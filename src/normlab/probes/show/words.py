@@ -9,6 +9,14 @@ SEVERITY = {"bad": "Fault", "warn": "Warning", "note": "Note"}
 # Names that a reader would stumble over; the others are their ids with spaces.
 _VERDICTS = {
     "non_finite": "numbers that are not finite",
+    "broken_residual": "a layer that is not what its architecture says",
+    "uncalled_layers": "layers that are never called",
+    "broken_norm": "a norm that does not norm",
+    "odd_setting": "a setting unlike the other layers'",
+    "ffn_mixes_tokens": "an FFN that mixes tokens",
+    "repeated_branch": "branches that add the same",
+    "one_direction": "one direction outweighs a matrix",
+    "copied_matrices": "a matrix that two layers hold",
     "pre_norm_dilution": "diluted late layers",
     "gain_outlier": "a norm's gain unlike its neighbours'",
     "gain_pattern": "odd entries in a norm's gain",

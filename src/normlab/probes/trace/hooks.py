@@ -1,12 +1,11 @@
 """Hooks on the original modules: one record per layer call, handed on and dropped, so nothing grows with depth.
 
 A record holds the stream before and after the layer and what each branch really added. The residual identity is
-checked on data before anything is reported (`verify`).
+checked on data before anything is reported (`identity.verify`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from normlab.errors import UnsupportedError
 from normlab.probes.trace.roles import BranchRoles, LayerRoles, Scale, branch_prefixes, module_path, scale_value
 from normlab.probes.trace.sdpa import WatchAttention
 from normlab.probes.trace.tensors import find_weights, first_tensor, mismatch
-
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 
 @dataclass
@@ -80,6 +76,7 @@ class Layout:
     stack: str = ""  # "encoder", "decoder" or where the layers are, in a model that has several stacks
     path: str = ""  # of `model` in a larger one, with a point behind it
     between: str = ""  # what mixes layers outside of them: "U-Net skips"
+    stops_at: int = -1  # the last call of a layer in one pass, where that is certain
 
     @property
     def placement(self) -> str:
@@ -325,16 +322,15 @@ def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, module: nn.Modul
     checks: list[tuple[str, float]] = []
     places = [start]  # the stream behind so many branches
     for branch in row.branches:
-        carried = scratch.outputs[branch.carry].reshape(stream.shape) if branch.carry else stream
+        carried = scratch.outputs[branch.carry].reshape(stream.shape) if branch.carry in scratch.outputs else stream
         base = weighed(module, branch.skip, carried)
         if branch.shift is not None:
             base = base + torch.as_tensor(scale_value(module, branch.shift)).to(base)
-        if branch.added not in scratch.outputs:
-            raise UnsupportedError(
-                f"{branch.added!r} of {type(module).__name__} was not called in this pass, though it is what its "
-                f"{branch.kind} adds: the layer takes another way on this input"
-            )
-        added = weighed(module, branch.scale, scratch.outputs[branch.added].reshape(stream.shape))
+        written = scratch.outputs.get(branch.added)
+        if written is None:  # the layer takes another way: this branch adds nothing to what it returns
+            checks.append((f"{branch.added} is called", 1.0))
+        added = torch.zeros_like(stream) if written is None else written.reshape(stream.shape)
+        added = weighed(module, branch.scale, added)
         # Behind the last branch the layer's own output is the sum: `verify` has shown it, so it is not added up again.
         last = not verify and branch is row.branches[-1] and after.shape == stream.shape
         summed = after if last else base + added
@@ -342,8 +338,8 @@ def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, module: nn.Modul
             seen = places[branch.behind] if branch.parallel else stream
             error = mismatch(scratch.inputs[branch.pre], seen, seen)  # the stream itself, whatever is carried
             checks.append((f"{branch.pre} reads the stream before the {branch.kind}", error))
-        end = scratch.outputs[branch.out].reshape(stream.shape) if branch.out else summed
-        if verify and branch.out:
+        end = scratch.outputs[branch.out].reshape(stream.shape) if branch.out in scratch.outputs else summed
+        if verify and branch.out in scratch.inputs:
             error = mismatch(scratch.inputs[branch.out], summed, added)
             checks.append((f"{branch.out} reads stream + {branch.added}", error))
         parts.append(Part(branch.kind, places[branch.behind] if branch.parallel else base, added, end))
@@ -354,55 +350,6 @@ def assemble(row: LayerRoles, scratch: _Scratch, after: Tensor, module: nn.Modul
         total = " + ".join(["the stream", *(branch.added for branch in row.branches)])
         checks.append((f"the layer returns {total}", mismatch(after, stream, change)))
     return Record(-1, module, start, after, parts, scratch.weights, scratch.attended, checks)
-
-
-def verify(layout: Layout, run: Callable[[], object]) -> list[float]:
-    """Check the residual identity on data in every layer call: the error of each, or a refusal with the module."""
-    errors: list[float] = []
-    names = {id(layer): name for name, layer in layout.layers}
-
-    def check(record: Record) -> None:
-        limit = TOLERANCE.get(record.before.dtype, 1e-4)
-        if not record.checks:  # several streams: what is read is a mix, and there is no sum to check here
-            errors.append(math.nan)
-            return
-        failed = next((check for check in record.checks if check[1] > limit), None)  # the first one says where
-        if failed is not None:
-            row = layout.roles[id(record.module)]
-            raise UnsupportedError(
-                f"the residual identity fails in layer {record.index} ({names[id(record.module)]!r}, {row.layer}): "
-                f"expected that {failed[0]}, but the difference is {failed[1]:.2g} of the change (limit {limit:g}); "
-                "nothing is reported, because what is added to the stream is not known. If the layer is your own, "
-                "pass its roles: nl.diagnose(..., roles=LayerRoles(...))"
-            )
-        if record.gap > limit:
-            gaps.append(record.index)
-        errors.append(max(error for _, error in record.checks))
-
-    gaps: list[int] = []
-    with layout.tracer(check, verify=True), torch.no_grad(), slow_path():
-        run()
-    if not errors:
-        raise UnsupportedError(
-            f"none of the {len(layout.layers)} layers that were found ({layout.layers[0][0]!r}, ...) was called by "
-            "the model's forward pass, so there is nothing to measure"
-        )
-    if gaps:
-        _name_mixing(layout, len(errors), run)
-    return errors
-
-
-def _name_mixing(layout: Layout, depth: int, run: Callable[[], object]) -> None:
-    """What leaves a layer is not what enters the next: say what does."""
-    from normlab.probes.trace.structure.between import explain_gaps, name_gaps
-
-    found = explain_gaps(layout.model, [layer for _, layer in layout.layers], run)
-    layout.between = name_gaps(found, depth)
-    shown = "; ".join(map(str, found[:3])) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
-    layout.notes.append(
-        f"{layout.between}: {shown}. Layers were measured from what they read to what they return; what the model adds "
-        "between them is in no layer's row"
-    )
 
 
 @contextmanager

@@ -6,14 +6,15 @@ on the way is a branch. The identity check then runs on the values of every laye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import nn
 
 from normlab.probes.trace.hooks import slow_path
-from normlab.probes.trace.roles import BranchRoles, LayerRoles
+from normlab.probes.trace.roles import BranchRoles, Factor, LayerRoles
 from normlab.probes.trace.structure.kinds import FUSED, SOFTMAX, classify
 from normlab.probes.trace.structure.ledger import LayerTrace, Ledger, ModuleCall, Node, ancestors, recording, strip
 from normlab.probes.trace.structure.path import (
@@ -45,6 +46,39 @@ def infer_roles(model: nn.Module, layers: Iterable[nn.Module], run: Callable[[],
     with torch.no_grad(), slow_path(handles), ledger:
         run()
     return found
+
+
+def usual_rows(layers: Sequence[nn.Module], found: Mapping[int, Found]) -> dict[int, Found]:
+    """The row that most layers of a class have, also for the few that cannot be read or weigh their parts otherwise.
+
+    The identity is then checked against it, so that a layer that is unlike its own kind is named and not believed.
+    """
+    rows = dict(found)
+    for kind in {type(layer) for layer in layers}:
+        mine = [layer for layer in layers if type(layer) is kind and id(layer) in found]
+        known = [(layer, row) for layer in mine if isinstance(row := found[id(layer)], LayerRoles)]
+        shapes = Counter(_unweighed(row) for _, row in known)
+        for layer in mine:
+            row = found[id(layer)]
+            alike = [other for other, each in known if isinstance(row, str) or _unweighed(each) == _unweighed(row)]
+            weights = Counter(_weights(found[id(other)]) for other in alike)
+            usual, count = weights.most_common(1)[0] if weights else ((), 0)
+            gated = any(isinstance(each, Factor) for each in usual)  # a gate belongs to its own layer
+            if gated or 3 * count < 2 * len(mine) or (isinstance(row, LayerRoles) and _weights(row) == usual):
+                continue
+            if len(shapes) == 1:  # layers with other modules (a dense one among experts) have rows of their own
+                rows[id(layer)] = next(found[id(other)] for other in alike if _weights(found[id(other)]) == usual)
+    return rows
+
+
+def _unweighed(row: LayerRoles) -> tuple[BranchRoles, ...]:
+    return tuple(replace(branch, skip=1.0, scale=1.0) for branch in row.branches)
+
+
+def _weights(row: Found) -> tuple[object, ...]:
+    return (
+        () if isinstance(row, str) else tuple(each for branch in row.branches for each in (branch.skip, branch.scale))
+    )
 
 
 def explain(name: str, trace: LayerTrace) -> Found:

@@ -9,7 +9,7 @@ from torch import nn
 from normlab.errors import UnsupportedError
 from normlab.probes.trace.altup import AltUpLayout, has_altup
 from normlab.probes.trace.hooks import Layout
-from normlab.probes.trace.infer import infer_roles
+from normlab.probes.trace.infer import infer_roles, usual_rows
 from normlab.probes.trace.roles import LayerRoles, roles_for
 from normlab.probes.trace.streams import StreamLayout, row_of
 from normlab.probes.trace.structure.stacks import Named, Stack, find_stacks, members
@@ -109,7 +109,7 @@ def _layout(model: nn.Module, stack: Stack, run: Callable[[], object], roles: La
 
 def _infer(layout: Layout, unknown: list[Named], run: Callable[[], object]) -> str:
     """Fill in the rows of layers that the table does not know; why not, where one is no residual stream."""
-    found = infer_roles(layout.model, [layer for _, layer in unknown], run)
+    found = usual_rows([layer for _, layer in unknown], infer_roles(layout.model, [each for _, each in unknown], run))
     for name, layer in unknown:
         row = found.get(id(layer), "was not seen, because the layer was not called")
         if isinstance(row, str):

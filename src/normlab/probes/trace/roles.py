@@ -9,7 +9,7 @@ and a name that is absent is the identity, a factor that is absent 1. `added` na
 `attention.output`, on BLOOM a linear layer deep in the attention, whose own output already contains the residual. A
 parallel branch reads the layer's input.
 
-Rows are claims, not knowledge: `trace.verify` checks the equation on data for every layer, and refuses if it fails.
+Rows are claims, not knowledge: `identity.verify` checks the equation on data for every layer.
 """
 
 from __future__ import annotations
@@ -195,6 +195,7 @@ TABLE: tuple[LayerRoles, ...] = (
     LayerRoles("XLMRobertaLayer", _BERT),
     LayerRoles("ElectraLayer", _BERT),
     LayerRoles("CamembertLayer", _BERT),
+    LayerRoles("RoFormerLayer", _BERT),
     LayerRoles("TransformerBlock", _post("attention", "ffn", ("sa_layer_norm", "output_layer_norm"))),  # DistilBERT
     LayerRoles(
         "AlbertLayer",  # one module, applied many times: layers are counted by calls, not by modules
@@ -258,6 +259,11 @@ def roles_for(layer: nn.Module) -> LayerRoles | None:
         if row.layer == type(layer).__name__ and _fits(row, layer):
             return row
     return None
+
+
+def is_known(row: LayerRoles) -> bool:
+    """Is it a row of the table, and not one that was inferred or given?"""
+    return any(row is known for known in TABLE)
 
 
 def _fits(row: LayerRoles, layer: nn.Module) -> bool:

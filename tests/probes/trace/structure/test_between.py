@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from normlab.probes.diagnose import diagnose
-from normlab.probes.trace.hooks import verify
+from normlab.probes.trace.identity import verify
 from normlab.probes.trace.locate import locate
-from tests.probes.zoo import HomemadeBlock
+from tests.probes.zoo import HomemadeBlock, build, inputs
 
 TOKENS = torch.randint(0, 97, (2, 12), generator=torch.Generator().manual_seed(0))
 
@@ -46,7 +46,7 @@ def examined(how):
     torch.manual_seed(0)
     model = Mixed(how).double().eval()
     layout = locate(model, lambda: model(TOKENS))
-    return layout, verify(layout, lambda: model(TOKENS))
+    return layout, verify(layout, lambda: model(TOKENS)).errors
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,23 @@ def test_mixing_between_layers_is_named(how, name, sentence):
     assert layout.between == name
     assert layout.placement == f"{name} over pre_norm"
     assert sentence in layout.notes[-1]
+
+
+def test_a_known_architecture_whose_stream_changes_between_layers_is_accused():
+    model, batch = build("llama"), inputs("llama")
+    third, called = model.model.layers[2], nn.Module.__call__
+
+    def halved(module, *args, **kwargs):
+        return called(module, *((0.5 * args[0], *args[1:]) if module is third else args), **kwargs)
+
+    assert verify(locate(model, lambda: model(**batch)), lambda: model(**batch)).breaches == ()
+    nn.Module.__call__ = halved
+    try:
+        (breach,) = verify(locate(model, lambda: model(**batch)), lambda: model(**batch)).breaches
+    finally:
+        nn.Module.__call__ = called
+    assert breach.layer == 2
+    assert breach.instead == "the input of layer 2 is 0.5 x layer 1's output"
 
 
 def test_a_plain_stack_has_no_mixing():

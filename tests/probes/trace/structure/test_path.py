@@ -5,7 +5,7 @@ import torch
 import transformers
 from torch import nn
 
-from normlab.probes.trace.hooks import verify
+from normlab.probes.trace.identity import verify
 from normlab.probes.trace.locate import locate, locate_all
 from normlab.probes.trace.roles import BranchRoles, LayerRoles, scale_value
 from tests.probes.zoo import GROUPED, SMALL, HomemadeBlock
@@ -19,7 +19,7 @@ def located(model, **batch):
         model.config._experts_implementation = "eager"  # the grouped one knows no float64
     batch = batch or {"input_ids": TOKENS}
     layouts = locate_all(model, lambda: model(**batch))
-    errors = [max(verify(layout, lambda: model(**batch))) for layout in layouts]
+    errors = [max(verify(layout, lambda: model(**batch)).errors) for layout in layouts]
     return layouts, max(errors)
 
 
@@ -69,7 +69,7 @@ def test_a_skip_that_is_weighed_behind_the_read_is_the_next_branchs():
     model = nn.Sequential(*(_DepthScaled() for _ in range(3))).double().eval()
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     (layout,) = locate_all(model, lambda: model(x))
-    assert max(verify(layout, lambda: model(x))) < 1e-10
+    assert max(verify(layout, lambda: model(x)).errors) < 1e-10
     found = [(branch.skip, branch.scale, branch.parallel) for branch in rows(layout)[0].branches]
     assert found == [pytest.approx((0.5**0.5, 0.5**0.5, False)), pytest.approx(((2 / 3) ** 0.5, (1 / 3) ** 0.5, False))]
 
@@ -94,7 +94,7 @@ def test_a_shortcut_is_read_where_it_is_read():
     model = nn.Sequential(*(_Shortcut() for _ in range(3))).double().eval()
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     (layout,) = locate_all(model, lambda: model(x))
-    assert max(verify(layout, lambda: model(x))) < 1e-10
+    assert max(verify(layout, lambda: model(x)).errors) < 1e-10
     found = [(branch.added, branch.pre, branch.parallel, branch.behind) for branch in rows(layout)[0].branches]
     assert found[-1] == ("maps.1", "norms.1", True, 1)
 
@@ -179,7 +179,7 @@ def test_gates_are_found_also_where_they_are_zero_and_are_read_anew(how, start):
     value = torch.as_tensor(scale_value(model.blocks[1], row.branches[0].scale)).double()
     expected = torch.tensor(0.8).double()
     assert torch.allclose(value, expected.tanh() if how == "tanh" else expected)
-    assert max(verify(layout, lambda: model(TOKENS))) < 1e-10  # the roles still hold after a step
+    assert max(verify(layout, lambda: model(TOKENS)).errors) < 1e-10  # the roles still hold after a step
 
 
 def test_a_gate_that_the_user_names():
@@ -190,7 +190,7 @@ def test_a_gate_that_the_user_names():
         BranchRoles("ffn", "block.wide", pre="block.second", scale="tanh(gate)"),
     )
     layout = locate(model, lambda: None, roles=LayerRoles("Gated", branches))
-    assert max(verify(layout, lambda: model(TOKENS))) < 1e-10
+    assert max(verify(layout, lambda: model(TOKENS)).errors) < 1e-10
 
 
 class Shared(nn.Module):
@@ -215,7 +215,7 @@ class Shared(nn.Module):
 def test_shared_and_nested_blocks(nested):
     model = Shared(nested).double().eval()
     layout = locate(model, lambda: model(TOKENS))
-    errors = verify(layout, lambda: model(TOKENS))
+    errors = verify(layout, lambda: model(TOKENS)).errors
     assert len(errors) == 4
     assert max(errors) < 1e-10
     assert len(layout.layers) == (4 if nested else 1)

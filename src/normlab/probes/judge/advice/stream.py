@@ -5,6 +5,20 @@ from __future__ import annotations
 from normlab.probes.judge.advice.words import Words
 
 TEXTS = {
+    "broken_residual": Words(
+        "stream",
+        "every layer behind it reads a stream that no training has seen; what its branches add was still measured, from "
+        "what they return",
+        "look at the forward of this layer and at hooks on it; where it was meant so, describe the layer: "
+        "nl.diagnose(..., roles=LayerRoles(...))",
+        normal="equal up to rounding",
+    ),
+    "uncalled_layers": Words(
+        "stream",
+        "their weights are loaded and do nothing: the model is shallower than its checkpoint",
+        "check the number of layers in the configuration, and the loop over them",
+        normal="every layer is called",
+    ),
     "exploding_stream": Words(
         "stream",
         "the growth is exponential, not the square root of depth that random branches give: late layers "
@@ -136,6 +150,31 @@ TEXTS = {
         "behind a jump, everything written before it counts for little",
         "look at the branch of this layer that adds most; a norm on its output bounds it",
         normal="steps of like size",
+    ),
+    "repeated_branch": Words(
+        "branches",
+        "a branch that repeats another does not read its own input: a buffer that was not written anew, a wrong cache",
+        "look at what the forward of these branches returns, and at buffers or hooks on them",
+        normal="branches that differ",
+    ),
+    "ffn_mixes_tokens": Words(
+        "branches",
+        "an FFN that mixes tokens hands a token what belongs to another: shapes were mixed up, or tokens displaced",
+        "look at the reshapes and at hooks around it",
+        normal="the same for tokens in any order",
+    ),
+    "broken_norm": Words(
+        "branches",
+        "layers were trained behind norms that do what their gain says: here they read vectors of another size",
+        "look at the forward of this norm and at hooks on it; compare it with the library's own",
+        normal="equal up to rounding and eps",
+    ),
+    "odd_setting": Words(
+        "branches",
+        "layers of one class are built in one loop: a setting that some have otherwise comes from an edit, and training did "
+        "not see it",
+        "set it as in the other layers, or say in the configuration that it is meant so",
+        normal="the same in layers of one kind",
     ),
     "norm_eps": Words(
         "branches",

@@ -18,6 +18,18 @@ TEXTS = {
         "continue training, or remove the copies and train their neighbours on: normlab prune MODEL --layers NUMBERS "
         "--heal 200",
     ),
+    "copied_matrices": Words(
+        "weights",
+        "no training makes two matrices equal: a name was mapped twice, or one layer's part was loaded into another",
+        "compare the names in the checkpoint with those in the loader",
+        normal="matrices that differ",
+    ),
+    "one_direction": Words(
+        "weights",
+        "whatever the layer reads, it answers along one line: an adapter was merged with the wrong scale, or a row repeats",
+        "check the scale (alpha / rank) of what was merged, and that it was merged once",
+        normal="below 30 % in trained models, a few percent in wide ones",
+    ),
     "gain_outlier": Words(
         "weights",
         "a gain scales all that a branch reads or writes: attention logits grow with its square",

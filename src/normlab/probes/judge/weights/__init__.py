@@ -2,4 +2,4 @@
 
 from normlab.probes.judge.weights import experts, gains, matrices
 
-RULES = (*matrices.RULES[:2], *experts.RULES[:2], *gains.RULES, *matrices.RULES[2:], *experts.RULES[2:])
+RULES = (*matrices.RULES[:3], *experts.RULES[:2], *gains.RULES, *matrices.RULES[3:], *experts.RULES[2:])

@@ -11,6 +11,7 @@ from normlab.probes.judge.outliers import Outlier, outliers
 from normlab.probes.judge.verdicts import ModelEvidence
 
 Found = tuple[str, Outlier]
+ROUTERS = ("gate.weight", "router.weight", "router.classifier.weight", "wg.weight")
 
 
 class LayerNamed(Protocol):

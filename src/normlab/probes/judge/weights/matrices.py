@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, verdict
-from normlab.probes.judge.weights.columns import layers_of, odd_layers
+from normlab.probes.judge.weights.columns import ROUTERS, layers_of, odd_layers
 from normlab.probes.measure.gradients import PullRow
 from normlab.probes.measure.summary import median
 from normlab.probes.measure.weights import MatrixRow
@@ -46,14 +46,15 @@ def row_outlier(f: ModelEvidence) -> Verdict | None:
 
 
 def zero_weights(f: ModelEvidence) -> Verdict | None:
-    """Rows, columns or most entries of a matrix that are off while the same matrix of other layers is not."""
+    """Rows or columns of a matrix that are zero, or most entries while the same matrix of other layers has them."""
     found: list[tuple[MatrixRow, float]] = []
     for row in f.readings.matrices:
         others = [o for o in f.readings.matrices if o.name == row.name and o is not row]
         value = max(row.quiet, row.zeros if _as_fine(row, others) else 0.0)
         same = sorted(max(o.quiet, o.zeros) for o in others)
         usual = same[len(same) // 2] if same else 1.0
-        if value > LIMITS.share and value > 3 * max(usual, 0.01):
+        whole = row.quiet > LIMITS.share and row.zeros >= 0.9 * row.quiet  # rows or columns that are exactly zero
+        if value > LIMITS.share and (whole or value > 3 * max(usual, 0.01)):
             found.append((row, value))
     if not found:
         return None
@@ -85,6 +86,24 @@ def low_rank(f: ModelEvidence) -> Verdict | None:
     return verdict("low_rank", "warn", title, value=100 * worst.value, limit=LIMITS.rank, layers=layers_of(found))
 
 
+def one_direction(f: ModelEvidence) -> Verdict | None:
+    """One direction makes up half of a matrix in most layers: what a merged adapter of the wrong scale leaves."""
+    tops: dict[str, list[MatrixRow]] = defaultdict(list)
+    for row in _whole(f):
+        if row.top is not None and row.rms > 0 and not row.name.endswith(ROUTERS):
+            tops[row.name].append(row)
+    shares = {name: median([row.top or 0.0 for row in rows]) for name, rows in tops.items() if len(rows) > 2}
+    found = {name: share for name, share in shares.items() if share > LIMITS.direction}
+    if not found:
+        return None
+    name = max(found, key=lambda each: found[each])
+    title = (
+        f"one direction makes up {100 * found[name]:.0f} % of {name} in the median layer; of all matrices of this model "
+        f"{100 * median(list(shares.values())):.0f} % (median)"
+    )
+    return verdict("one_direction", "warn", title, value=100 * found[name], limit=100 * LIMITS.direction)
+
+
 def duplicated_layers(f: ModelEvidence) -> Verdict | None:
     if not f.duplicates:
         return None
@@ -92,6 +111,22 @@ def duplicated_layers(f: ModelEvidence) -> Verdict | None:
     value = max(twin.cosine for twin in f.duplicates)
     title = f"{listed(layers)} have the same weights (cosine {value:.3f})"
     return verdict("duplicated_layers", "warn", title, value=value, limit=LIMITS.duplicate, layers=layers)
+
+
+def copied_matrices(f: ModelEvidence) -> Verdict | None:
+    """A matrix that two layers hold, where the layers as a whole differ."""
+    known = {(twin.layer, twin.next) for twin in f.duplicates}
+    found = [twin for twin in (f.readings.twins or ()) if (twin.layer, twin.next) not in known]
+    if not found:
+        return None
+    layers = tuple(sorted({layer for twin in found for layer in (twin.layer, twin.next)}))
+    worst = max(found, key=lambda twin: twin.cosine)
+    names = len({twin.name for twin in found})
+    title = (
+        f"{worst.name} of {listed((worst.layer, worst.next))} is the same matrix (cosine {worst.cosine:.3f}); "
+        f"{names} matri{'ces' if names > 1 else 'x'} in {listed(layers)}"
+    )
+    return verdict("copied_matrices", "warn", title, value=worst.cosine, limit=LIMITS.duplicate, layers=layers)
 
 
 def unsettled_weights(f: ModelEvidence) -> Verdict | None:
@@ -129,8 +164,14 @@ def _part(row: PullRow) -> str:
 
 
 def few_values(f: ModelEvidence) -> Verdict | None:
-    """A layer that was rounded far more coarsely than the others."""
+    """A layer that was rounded far more coarsely than the others, or matrices of two to four values a row."""
     found = odd_layers(f, _whole(f), lambda row: row.distinct, least=LIMITS.distinct, high=False)
+    counts = [(row, row.values) for row in _whole(f) if row.values is not None and row.rms > 0]
+    coarse = [row for row, count in counts if count <= LIMITS.values]
+    if coarse and not found:
+        row, layers = coarse[0], tuple(sorted({row.layer for row in coarse}))
+        title = f"a row of {row.name} in layer {row.layer} has {row.values:g} different values ({listed(layers)})"
+        return verdict("few_values", "warn", title, value=row.values or 0.0, limit=LIMITS.values, layers=layers)
     if not found:
         return None
     name, worst = found[0]
@@ -221,6 +262,8 @@ def _whole(f: ModelEvidence) -> list[MatrixRow]:
             edge=middle(rows, lambda row: row.edge),
             tails=middle(rows, lambda row: row.tails),
             distinct=middle(rows, lambda row: row.distinct),
+            values=middle(rows, lambda row: row.values),
+            top=middle(rows, lambda row: row.top),
         )
         for (_, name), rows in groups.items()
     ]
@@ -229,9 +272,11 @@ def _whole(f: ModelEvidence) -> list[MatrixRow]:
 
 RULES = (
     duplicated_layers,
+    copied_matrices,
     zero_weights,
     few_values,
     low_rank,
+    one_direction,
     matrix_outlier,
     row_outlier,
     tails_outlier,

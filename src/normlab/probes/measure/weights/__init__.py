@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normlab.probes.measure.weights.copies import ALIKE, ExpertTwin, Twin, duplicates, expert_twins
+from normlab.probes.measure.weights.copies import (
+    ALIKE,
+    ExpertTwin,
+    MatrixTwin,
+    Twin,
+    duplicates,
+    expert_twins,
+    matrix_twins,
+)
 from normlab.probes.measure.weights.ends import EmbeddingReading, input_embedding, output_embedding, read_rows
 from normlab.probes.measure.weights.gains import GainRow, final_norms, gain_of, layer_norms, read_gain
 from normlab.probes.measure.weights.matrices import MatrixRow, nonfinite_weights, read_bias, read_matrix
@@ -19,12 +27,14 @@ __all__ = [
     "ExpertTwin",
     "GainRow",
     "MatrixRow",
+    "MatrixTwin",
     "Twin",
     "WeightReadings",
     "duplicates",
     "expert_twins",
     "gain_of",
     "input_embedding",
+    "matrix_twins",
     "nonfinite_weights",
     "output_embedding",
     "read_weights",

@@ -1,4 +1,4 @@
-"""Layers, experts and heads that are copies of each other."""
+"""Layers, matrices, experts and heads that are copies of each other."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ _MOST = 64  # experts: pairs grow with the square
 class Twin:
     """Two layers whose weights are the same, or nearly."""
 
+    layer: int
+    next: int
+    cosine: float
+
+
+@dataclass(frozen=True)
+class MatrixTwin:
+    """One matrix that two layers hold, each its own copy."""
+
+    name: str
     layer: int
     next: int
     cosine: float
@@ -55,6 +65,34 @@ def _experts(layer: nn.Module) -> list[Tensor]:
         if isinstance(child, nn.ModuleList) and "expert" in name and 1 < len(child) <= _MOST:
             return [_sample(expert) for expert in child]
     return []
+
+
+@torch.no_grad()
+def matrix_twins(layout: Layout) -> tuple[MatrixTwin, ...]:
+    """Matrices of one name that are the same in two layers. A tensor that layers share by design is none.
+
+    Tables of positions, and parameters whose entries are mostly of one sign (the decays of a state space), start alike in
+    every layer.
+    """
+    known: dict[str, list[tuple[int, Tensor]]] = {}
+    for index, (_, layer) in enumerate(layout.layers):
+        tables = {id(module.weight) for module in layer.modules() if isinstance(module, nn.Embedding)}
+        for name, parameter in layer.named_parameters():
+            if (
+                id(parameter) not in tables
+                and parameter.dim() >= 2
+                and parameter.is_floating_point()
+                and min(parameter.shape[-2:]) > 4
+            ):
+                known.setdefault(name, []).append((index, parameter.detach()))
+    found = []
+    for name, matrices in known.items():
+        units = [(index, matrix.data_ptr(), _unit(matrix)) for index, matrix in matrices]
+        for (i, mine, a), (j, theirs, b) in combinations(units, 2):
+            plain = abs(float(a.mean())) < 0.3 * float(a.square().mean().sqrt())
+            if mine != theirs and plain and a.shape == b.shape and (cosine := float(a @ b)) > ALIKE:
+                found.append(MatrixTwin(name, i, j, cosine))
+    return tuple(found)
 
 
 @torch.no_grad()

@@ -26,6 +26,8 @@ class EmbeddingReading(Sparse):
     small: Real  # share below a tenth of the median
     rank: Real  # effective rank over the smaller side
     common: Real  # |mean row| over the median norm
+    equal: Number = None  # share of rows that another row repeats
+    empty: Number = None  # share of coordinates that no row uses
     positions: Number = None  # share of the first rows of a table of positions that are zero, or nearly
     rotary: Number = None  # largest relative deviation of a rotary frequency from base^(-2 i / width)
 
@@ -42,9 +44,22 @@ def read_rows(table: Tensor, used: Tensor, model: nn.Module | None) -> Embedding
         small=float((norms < 0.1 * median).float().mean()),
         rank=float(effective_rank(part)) / min(part.shape),
         common=float(rows.mean(0).norm()) / median,
+        equal=_equal(rows[norms > 0.1 * median]),
+        empty=quiet(torch.linalg.vector_norm(rows, dim=0)),
         rotary=None if model is None else _rotary(model),
         positions=None if model is None else _positions(model),
     )
+
+
+def _equal(rows: Tensor) -> float:
+    """Share of the rows that are the same as another one, up to rounding."""
+    rows = rows[: 8 * _SIDE]
+    if len(rows) < 2:
+        return 0.0
+    sizes = rows.square().sum(1)
+    apart = sizes[:, None] + sizes[None] - 2 * rows @ rows.T  # squared distances
+    same = apart < 1e-5 * torch.minimum(sizes[:, None], sizes[None])
+    return float((same.sum(1) > 1).float().mean())
 
 
 def input_embedding(model: nn.Module) -> nn.Embedding | None:

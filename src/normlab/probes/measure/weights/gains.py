@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from normlab.probes.measure.table import Real, Sparse
+from normlab.probes.measure.table import Number, Real, Sparse
 from normlab.probes.trace.hooks import Layout, slow_path
 from normlab.schemes import Scheme
 
@@ -84,18 +85,24 @@ def read_gain(layer: int, name: str, norm: nn.Module) -> GainRow:
 
 @dataclass(frozen=True)
 class NormRow(Sparse):
-    """How much of what a norm divides by is its eps, for the median token; `layer` is -1 outside of the layers."""
+    """How much of what a norm divides by is its eps, for the median token; `layer` is -1 outside of the layers.
+
+    `size` is the length of what it returns over that of (x / |x|) gain + bias, `misfit` the distance between the two.
+    """
 
     layer: int
     name: str
     eps: Real
     share: Real
+    size: Number = None
+    misfit: Number = None
+    kind: str | None = None  # its class
 
 
 @torch.no_grad()
 def read_eps(layout: Layout, run: Callable[[], object]) -> tuple[NormRow, ...]:
-    """One small pass: the variance of what each norm reads, beside the eps that is added to it."""
-    rows: list[NormRow] = []
+    """One small pass: the variance of what each norm reads, beside the eps that is added to it, and what it returns."""
+    seen: list[tuple[NormRow, list[Beside]]] = []
     handles = []
     for index, name, norm in [*layer_norms(layout), *((-1, name, norm) for name, norm in final_norms(layout))]:
         eps = next((value for key in _EPS if isinstance(value := getattr(norm, key, None), float)), None)
@@ -103,18 +110,55 @@ def read_eps(layout: Layout, run: Callable[[], object]) -> tuple[NormRow, ...]:
             continue
 
         def look(
-            module: nn.Module, args: tuple[object, ...], index: int = index, name: str = name, eps: float = eps
+            module: nn.Module,
+            args: tuple[object, ...],
+            kwargs: dict[str, object],
+            output: object,
+            index: int = index,
+            name: str = name,
+            eps: float = eps,
         ) -> None:
             if args and isinstance(args[0], Tensor):
                 x = args[0].detach().float()
                 centred = x - x.mean(-1, keepdim=True) if isinstance(module, nn.LayerNorm) else x
-                size = float(centred.square().mean(-1).median())
-                rows.append(NormRow(index, name, eps, eps / max(eps + size, 1e-300)))
+                square = float(centred.square().mean(-1).median())
+                gated = any(isinstance(each, Tensor) for each in (*args[1:], *kwargs.values()))
+                row = NormRow(index, name, eps, eps / max(eps + square, 1e-300), kind=type(module).__name__)
+                seen.append((row, [] if gated else _beside(module, x, output, eps)))
 
-        handles.append(norm.register_forward_pre_hook(look))
+        handles.append(norm.register_forward_hook(look, with_kwargs=True))
     with slow_path(handles):
         run()
-    return tuple(rows)
+    return tuple(_defined(seen))
+
+
+Beside = tuple[float, float]  # (size, misfit) beside one definition of a norm
+
+
+def _beside(norm: nn.Module, x: Tensor, output: object, eps: float) -> list[Beside]:
+    """Beside each definition: with the mean or without it, and the gain stored as it is or less one."""
+    weight, bias = norm.get_parameter("weight").detach().float(), getattr(norm, "bias", None)
+    if not isinstance(output, Tensor) or output.shape != x.shape or x.shape[-1] != len(weight):
+        return []
+    returned = output.detach().float() - (bias.detach().float() if isinstance(bias, Tensor) else 0.0)
+    found = []
+    for centred, gain in product((x, x - x.mean(-1, keepdim=True)), (weight, weight + 1)):
+        expected = centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt() * gain
+        length = expected.norm().clamp_min(1e-30)
+        found.append((float(returned.norm() / length), float((returned - expected).norm() / length)))
+    return found
+
+
+def _defined(seen: list[tuple[NormRow, list[Beside]]]) -> Iterator[NormRow]:
+    """Each norm beside the definition that most fits a quarter of the norms of its class."""
+    best: dict[str | None, int] = {}
+    for kind in {row.kind for row, _ in seen}:
+        mine = [beside for row, beside in seen if row.kind == kind and beside]
+        quarters = [sorted(beside[k][1] for beside in mine)[len(mine) // 4] for k in range(4)] if mine else [0.0]
+        best[kind] = quarters.index(min(quarters))
+    for row, beside in seen:
+        size, misfit = beside[best[row.kind]] if beside else (None, None)
+        yield replace(row, size=size, misfit=misfit)
 
 
 _EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps")

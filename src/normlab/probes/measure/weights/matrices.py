@@ -31,6 +31,8 @@ class MatrixRow(Sparse):
         None  # fourth moment over the square of the second: 3 for a normal distribution, 1.8 for a uniform one
     )
     distinct: Number = None  # different values in a row over its length, the median row
+    values: Number = None  # how many these are
+    top: Number = None  # share of the squared entries that one direction makes up
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:
@@ -52,6 +54,9 @@ def read_matrix(layer: int, name: str, weight: Tensor, expert: int | None = None
     usual = float(rows.median().clamp_min(1e-30))
     part = weight[:: max(1, weight.shape[0] // _SIDE), :: max(1, weight.shape[1] // _SIDE)][:_SIDE, :_SIDE]
     rms = float(weight.square().mean().sqrt())
+    length, edge = float(torch.linalg.matrix_norm(part)), _edge(part)
+    noise = float(part.square().mean().sqrt()) * (math.sqrt(part.shape[0]) + math.sqrt(part.shape[1]))
+    values = _values(weight)
     return MatrixRow(
         layer=layer,
         name=name,
@@ -61,9 +66,11 @@ def read_matrix(layer: int, name: str, weight: Tensor, expert: int | None = None
         quiet=max(quiet(rows), quiet(columns)),
         zeros=float((weight == 0).float().mean()),
         expert=expert,
-        edge=_edge(part),
+        edge=edge,
         tails=float(part.double().pow(4).mean() / part.double().square().mean().square().clamp_min(1e-300)),
-        distinct=_distinct(weight),
+        distinct=values / min(weight.shape[1], _LONG),
+        values=values if min(weight.shape) >= _NARROW else None,
+        top=(edge * noise / max(length, 1e-30)) ** 2 if min(weight.shape) >= _NARROW else None,
     )
 
 
@@ -73,10 +80,15 @@ def _edge(part: Tensor) -> float:
     return float(torch.linalg.matrix_norm(part, 2)) / max(rms * noise, 1e-30)
 
 
-def _distinct(weight: Tensor) -> float:
-    rows = weight[:: max(1, len(weight) // 16)][:16, :1024]
+_NARROW = 16  # rows or columns: below, few values and one direction are no finding
+_LONG = 1024  # entries of a row in which different values are counted
+
+
+def _values(weight: Tensor) -> float:
+    """How many different values the median row has."""
+    rows = weight[:: max(1, len(weight) // 16)][:16, :_LONG]
     counts = sorted(len(torch.unique(row)) for row in rows)
-    return counts[len(counts) // 2] / rows.shape[1]
+    return float(counts[len(counts) // 2])
 
 
 def quiet(sizes: Tensor) -> float:
