@@ -102,8 +102,8 @@ CLAIMS = (
             (Inside("total variation of averaged weights", high=0.5, arm="raw"),),
         ),
         evidence="bema-few",
-        note="Of a model that has learned the task: weights that have learned nothing are as good as their average. Three seeds "
-        "confirmed it (-.026, -.053 to -.0004), eight left it open and asked for twenty; with 24 it is open still.",
+        note="Of a model that has learned the task: weights that have learned nothing are as good as their average. Three "
+        "seeds confirmed it (-.026, -.053 to -.0004), eight left it open and asked for twenty; with 24 it is open still.",
     ),
     Claim(
         "002-06",

@@ -268,8 +268,8 @@ CLAIMS = (
         look="normlab dynamics --heat '0.2 + 0.8*min(t/2.5, 1)'",
         note="The theory's part: tokens move sooner. The network's part: the loss of a trained model is lower. TOUCHED AFTER "
         "NUMBERS WERE SEEN: 250 steps (0.7 tokens a parameter) had confirmed it by .021 (.010 to .032); the length that "
-        "other claims about losses must have is asked now. Six seeds left it open (-.024, -.056 to .008) and asked for nine; "
-        "twelve were taken then.",
+        "other claims about losses must have is asked now. Six seeds left it open (-.024, -.056 to .008) and asked for "
+        "nine; twelve were taken then.",
     ),
     Claim(
         "003-22",
