@@ -23,6 +23,13 @@ TROUBLE = """() => {
       if (x > 2 && y > 3) found.push(`${name}: "${one}" and "${two}" overlap`);
     }
   }
+  for (const strip of document.querySelectorAll(".strip")) {
+    const ticks = [...strip.querySelectorAll(".ticks span")], name = strip.textContent.slice(0, 40);
+    for (const t of ticks) if (box(t).left < -1 || box(t).right > wide + 1) found.push(`${name}: "${t.textContent}" is cut`);
+    for (let i = 0; i < ticks.length; i++) for (let j = i + 1; j < ticks.length; j++)
+      if (Math.min(box(ticks[i]).right, box(ticks[j]).right) - Math.max(box(ticks[i]).left, box(ticks[j]).left) > 1)
+        found.push(`${name}: "${ticks[i].textContent}" and "${ticks[j].textContent}" overlap`);
+  }
   const reach = document.documentElement.scrollWidth;
   if (reach > wide) found.push(`the page is ${reach} wide`);
   return found;

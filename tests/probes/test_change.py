@@ -116,3 +116,20 @@ def test_json_and_page(change, tmp_path):
     page = build_page(change).render()
     assert "What changed" in page
     assert "How far each layer moved" in page
+
+
+def test_our_own_branches_are_numbered_by_layer():
+    """Eight branches, and eight norms of the scheme, are four layers and not sixteen."""
+    import normlab as nl
+    from normlab.probes.change import by_layer, drifts
+
+    def model(seed):
+        torch.manual_seed(seed)
+        return nl.Transformer(nl.TransformerConfig(vocab_size=8, dim=8, depth=4, heads=2))
+
+    weights = list(drifts(model(0), model(1)))
+    assert [row.layer for row in by_layer(weights)] == [0, 1, 2, 3]
+    places = {each.name: (each.layer, each.matrix) for each in weights}
+    assert places["branches.3.down.weight"] == (1, "down")
+    assert places["scheme.pre.3.weight"] == (1, "FFN pre norm")
+    assert places["embedding.weight"][0] is None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normlab.errors import InputError
 from normlab.files import write_json
+from normlab.model import Transformer
 from normlab.probes.clock import Progress
 from normlab.probes.diagnose import diagnose_prepared, in_eval_mode
 from normlab.probes.diagnosis import Diagnosis
@@ -199,10 +200,10 @@ def why_not(before: nn.Module, after: nn.Module) -> str | None:
 def drifts(before: nn.Module, after: nn.Module) -> Iterator[Drift]:
     """Every parameter, in the model's order. Where both are zero nothing moved."""
     first, second = (dict(unwrapped(each).named_parameters()) for each in (before, after))
-    stacks = _stacks(first)
+    stacks, model = _stacks(first), unwrapped(before)
     for name, old in first.items():
         a, b = (each.detach().flatten().double() for each in (old, second[name]))
-        layer, matrix = _place(name, stacks)
+        layer, matrix = _own_place(name, model) if isinstance(model, Transformer) else _place(name, stacks)
         sizes = float(a.norm()), float(b.norm())
         moved = float((b - a).norm())
         yield Drift(
@@ -243,6 +244,21 @@ def _place(name: str, stacks: dict[str, int]) -> tuple[int | None, str]:
     if found is None or found[1] not in stacks:
         return None, name
     return stacks[found[1]] + int(found[2]), found[3].removesuffix(".weight")
+
+
+_BRANCH = re.compile(r"^(branches|scheme\.(\w+))\.(\d+)\.(.*)$")
+
+
+def _own_place(name: str, model: Transformer) -> tuple[int | None, str]:
+    """Our own models number their branches, and the norms of their scheme by branch: two or so make a layer."""
+    found, count = _BRANCH.match(name), len(model.branches)
+    if found is None or int(found[3]) >= count:
+        return None, name
+    matrix = found[4].removesuffix("weight").removesuffix(".")
+    inner = " ".join(part for part in (found[2] and f"{found[2]} norm", matrix) if part)
+    each = count // model.config.depth
+    part = "" if each == 1 or not found[2] else ("attention ", "FFN ")[int(found[3]) % each]
+    return int(found[3]) // each, f"{part}{inner}"
 
 
 def by_layer(weights: Sequence[Drift]) -> Iterator[LayerDrift]:

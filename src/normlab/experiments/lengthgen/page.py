@@ -34,6 +34,15 @@ def _lines(rows: Sequence[object]) -> list[dict[str, Plain]]:
     return [as_row(row) for row in rows]
 
 
+def _telling(rows: Sequence[object]) -> list[dict[str, Plain]]:
+    """The scheme first, and of the settings only those that differ."""
+    lines = _lines(rows)
+    same = {key for key in ARM if key != "scheme" and len({str(line.get(key)) for line in lines}) == 1}
+    first = [key for key in (*(lines[0] if lines else ()),) if key not in same]
+    order = sorted(first, key=lambda key: key != "scheme")
+    return [{key: line.get(key) for key in order} for line in lines]
+
+
 @page_of.register
 def build(result: LengthGeneralization) -> Page:
     config, summary = result.config, result.summary
@@ -50,14 +59,19 @@ def build(result: LengthGeneralization) -> Page:
     diverged = sum(run.status == "diverged" for run in result.runs.values())
     if diverged:
         made.text(f"{diverged} of {len(result.runs)} runs diverged; their rows score their last weights.", style="warn")
-    made.text(
-        "Lines are medians over seeds, bands run from the smallest to the largest seed. The weights are the raw ones; "
-        "EMA and BEMA are in the tables."
-    )
-    for metric, title in CURVES.items():
-        if any(metric in row.metrics for row in summary):
-            made.heading(title)
-            made.figure(_figure(result, metric), caption=f"{title} against length.", height=420)
+    shown = {metric: title for metric, title in CURVES.items() if any(metric in row.metrics for row in summary)}
+    for place, (metric, title) in enumerate(shown.items()):
+        if place:
+            made.heading(title, short=AXES[metric])
+        made.figure(_figure(result, metric), caption=f"{title}; dashed: the training length.", height=420)
+        if place == 0:
+            made.details(
+                "How to read this",
+                "Lines are medians over seeds, bands run from the smallest to the largest seed. The weights are raw; EMA "
+                "and BEMA are in the tables.",
+                "Left of the dashed line the model has seen such lengths; right of it it generalises or does not. Total "
+                "variation is 0 where the exact law is met and 1 where nothing of it is.",
+            )
     if result.closed_form:
         made.text(
             "Dotted: the closed forms of the exact construction without a norm (gap c/s) and with one on the attention "
@@ -68,7 +82,7 @@ def build(result: LengthGeneralization) -> Page:
         first = result.against_first[0]
         made.heading(f"Against {first.against}")
         made.table(
-            _lines(result.against_first),
+            _telling(result.against_first),
             name="lengthgen-against-first",
             caption=f"{first.metric} minus that of {first.against} with the same seed: the median and an interval "
             "of order statistics that holds the population's median with the stated probability. Better or worse "
@@ -78,15 +92,17 @@ def build(result: LengthGeneralization) -> Page:
     made.heading("Raw, EMA and BEMA weights")
     columns = [*ARM, "weights", "length", "seeds", "diverged", "tv", "tv_low", "tv_high", "auc",
                "auc_pooled", "undefined", "illegal_mass", "loss"]  # fmt: skip
-    lines = _lines(summary)
-    kept = [c for c in columns if any(line.get(c) is not None for line in lines)]
+    lines = _telling(summary)
+    kept = (
+        [c for c in lines[0] if c in columns and any(line.get(c) is not None for line in lines)] if lines else columns
+    )
     made.table(lines, name="lengthgen-summary", columns=kept, caption="Medians over seeds, with the range of tv.")
     made.heading("How calmly they trained")
-    made.table(_lines(result.stability), name="lengthgen-stability", caption="From the logs of all seeds.")
+    made.table(_telling(result.stability), name="lengthgen-stability", caption="From the logs of all seeds.")
     made.heading("How it was made")
     made.code(result.command)
     made.heading("Every seed")
-    made.table(_lines(result.rows), name="lengthgen-rows", caption="One row for each run, weights and length.")
+    made.table(_telling(result.rows), name="lengthgen-rows", caption="One row for each run, weights and length.")
     return made
 
 

@@ -177,6 +177,11 @@ def build(change: Change) -> Page:
             layer_picture(change),
             caption="How far each layer moved: |after - before| / |before| of all its parameters.",
         )
+        page.details(
+            "How to read this",
+            "A layer that moved by 100 % of its size is as far from where it was as it was from zero. New, gone and changed "
+            "are the verdicts of the two diagnoses, which follow below with their pictures.",
+        )
         page.figure(matrix_picture(change), caption="The same for every matrix.", height=120 + 22 * len(_rows(change)))
     page.heading("Before and after")
     for d in (before, after):
