@@ -210,7 +210,9 @@ def train_words(out: Path) -> str:
         where = f"{abs(gap):.3f} {'behind' if gap > 0 else 'ahead of'} the unswapped one after {last} steps"
         sentences.append(f"At `new={rate}` the swapped model is {where}; lowest {curve[lowest]:.3f} at step {lowest}.")
     lowest = min(plain, key=plain.__getitem__)
-    return " ".join([*sentences, f"Unswapped: lowest {plain[lowest]:.3f} at step {lowest}."])
+    sentences.append(f"Unswapped: lowest {plain[lowest]:.3f} at step {lowest}.")
+    missing = [f"`new={rate}`" for rate in RATES if rate not in swapped]
+    return " ".join([*sentences, *([f"Not measured: {', '.join(missing)}."] if missing else [])])
 
 
 def write(out: Path) -> None:

@@ -47,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as home:
             timing.all_of_them(ledger, Path(home))
             for rows in stages(asked, Path(home)):
-                campaign(rows, ledger, seed=asked.seed, until=until)
+                campaign([row for row in rows if asked.rows in row.name], ledger, seed=asked.seed, until=until)
     for path in asked.more:
         more = Ledger(path)
         ledger.trials += more.trials
@@ -71,6 +71,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ledger", type=Path, default=Path("build/faults.jsonl"), help="where trials are kept")
     parser.add_argument("--more", type=Path, nargs="*", default=[], help="with --table: other ledgers to be added")
     parser.add_argument("--part", choices=("forks", "processes", "fuzz"), help="only this (default: all)")
+    parser.add_argument("--rows", default="", help="only those whose name holds this, for example swap")
     parser.add_argument("--table", action="store_true", help="only print what the ledger has")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     return parser.parse_args(words)
