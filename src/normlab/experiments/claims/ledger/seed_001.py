@@ -350,7 +350,7 @@ CLAIMS = (
         evidence="gradient-and-effect",
         note="TOUCHED AFTER NUMBERS WERE SEEN: the first part alone was confirmed (.91), but it says only that layers with "
         "small gradients matter little, which holds in Post-Norm too (.63). What the claim rests on was added: that "
-        "Pre-Norm's gradients are more even than Post-Norm's, and its deeper half weaker. Five seeds left it open (p .055) and "
-        "asked for six.",
+        "Pre-Norm's gradients are more even than Post-Norm's, and its deeper half weaker. Five seeds left it open (p .055) "
+        "and asked for six.",
     ),
 )
