@@ -32,7 +32,7 @@ class LongEnough(Criterion):
             return found
         has = f"{given:,.6g}" if isinstance(given, (int, float)) else "an unknown number"
         cost = f"about {self.hours:.2g} hours on one core"
-        return _open(found, f"{self.least:,g} {self.setting} would decide it, {cost}; these runs have {has}.")
+        return _open(found, f"{self.least:,.12g} {self.setting} would decide it, {cost}; these runs have {has}.")
 
     def leaves(self) -> Iterator[Criterion]:
         yield from self.main.leaves()

@@ -343,7 +343,7 @@ CLAIMS = (
         "002-26",
         "After a million steps with linear warm-up and decay the order of the arms is the same.",
         PAPER,
-        LongEnough(_sharper("post_norm", NOTHING, 15), "steps", 1_000_000, 3.0),
+        LongEnough(_sharper("post_norm", NOTHING, 15), "steps", 1_000_000, 0.8),
         evidence="million-steps",
     ),
     Claim(

@@ -141,7 +141,7 @@ def sparse_attention(bench: Bench) -> Findings:
     return Findings(values, settings_of(found), seconds=seconds_of(found))
 
 
-@measure("million-steps", seeds=5, seconds=1300)
+@measure("million-steps", seeds=5, seconds=550)
 def million_steps(bench: Bench) -> Findings:
     """As far as the two arms of the claim have come in the folder beside, which holds seven; hours if they are to end."""
     compared = (NOTHING_BEHIND, "post_norm")
