@@ -13,9 +13,16 @@
   };
   // Panels that stand beside each other on a desk stand below each other on a phone.
   const NARROW = 600;
-  const stacked = (layout, box) => {
+  // A legend that takes many lines on a phone makes the figure higher, not the plot lower.
+  const listed = (layout, data) => {
+    if (innerWidth >= NARROW || layout.showlegend === false) return 0;
+    const names = data.filter(t => t.showlegend !== false && t.name).map(t => 50 + 6.5 * t.name.length);
+    const lines = names.reduce(([n, w], each) => w + each > innerWidth - 90 ? [n + 1, each] : [n, w + each], [1, 0])[0];
+    return 19 * Math.max(0, lines - 2);
+  };
+  const stacked = (layout, box, data) => {
     const m = layout.meta || {};
-    if (!m.panels || m.panels < 2 || innerWidth >= NARROW) { box.style.height = box.dataset.height + "px"; return layout; }
+    if (!m.panels || m.panels < 2 || innerWidth >= NARROW) { box.style.height = Number(box.dataset.height) + listed(layout, data) + "px"; return layout; }
     const step = m.height + m.gap, inner = m.panels * step - m.gap, out = {...layout};
     for (let i = 0; i < m.panels; i++) {
       const tag = i ? i + 1 : "", top = 1 - i * step / inner;
