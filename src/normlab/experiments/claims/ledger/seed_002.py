@@ -67,7 +67,8 @@ CLAIMS = (
         evidence="set-complement-arms",
         note="Against an arm without any norm behind attention: the ordinary pre_norm has its final norm there. A second "
         'part of the first draft, "and equal at the training length", was dropped after the run: post_norm is behind '
-        "there after 6000 steps, and the claim speaks of longer sequences alone. With that part it would be undecided.",
+        "there after 6000 steps, and the claim speaks of longer sequences alone. With that part it would be undecided. That "
+        "both arms must have learned their training length was added after numbers were seen.",
     ),
     Claim(
         "002-03",
@@ -183,7 +184,8 @@ CLAIMS = (
         PAPER,
         _precise(Inside("imbalance over gap beyond the training length", low=0.5, arm="pre_norm"), "pre_norm"),
         evidence="set-complement-arms",
-        note="At length 12: at 15 a single token is legal, and nothing can be biased.",
+        note="At length 12: at 15 a single token is legal, and nothing can be biased. That the training length must have been "
+        "learned was added after numbers were seen.",
     ),
     Claim(
         "002-13",
@@ -195,6 +197,7 @@ CLAIMS = (
             "post_norm",
         ),
         evidence="set-complement-arms",
+        note="That both arms must have learned their training length was added after numbers were seen.",
     ),
     Claim(
         "002-14",
