@@ -184,8 +184,8 @@ CLAIMS = (
         PAPER,
         _precise(Inside("imbalance over gap beyond the training length", low=0.5, arm="pre_norm"), "pre_norm"),
         evidence="set-complement-arms",
-        note="At length 12: at 15 a single token is legal, and nothing can be biased. That the training length must have been "
-        "learned was added after numbers were seen.",
+        note="At length 12: at 15 a single token is legal, and nothing can be biased. That the training length must have "
+        "been learned was added after numbers were seen.",
     ),
     Claim(
         "002-13",
