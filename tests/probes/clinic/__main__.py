@@ -1,4 +1,4 @@
-"""python -m tests.probes.clinic [train] [--half open|former|set-aside|known|all] [--backbone KIND] [--fault NAME] [--json]"""
+"""python -m tests.probes.clinic [train] [--half open|former|set-aside|blind|known|all] [--backbone KIND] [--fault NAME]"""
 
 from __future__ import annotations
 
@@ -16,9 +16,21 @@ import torch
 
 from normlab.report.terminal import finite
 
+from . import blind
 from .backbones import KINDS, RUNS, ensure, ready, single_byte_loss
 from .report import Clinic, text
-from .runner import HALVES, KNOWN, Case, Stopwatch, cases, check_up, healthy, outcome
+from .runner import (
+    HALVES,
+    KNOWN,
+    Case,
+    Stopwatch,
+    cases,
+    check_up,
+    check_up_dressed,
+    dressed,
+    healthy,
+    outcome,
+)
 
 UNFINISHED = 3
 HALF = "known: open and former, on which rules may be tuned; none: healthy models only"
@@ -53,9 +65,12 @@ def main() -> int:
     todo = {
         half: [case for case in cases(half, everywhere=chosen.everywhere) if _wanted(case, chosen)] for half in halves
     }
-    ages = [] if chosen.no_healthy or chosen.fault else [b for b in healthy() if chosen.backbone in (None, b.kind)]
-    work = Work(total=sum(map(len, todo.values())) + len(ages), watch=watch)
-    checkups = tuple(work.each(check_up, ages))
+    whole, blindly = not (chosen.no_healthy or chosen.fault), "blind" in halves
+    runs = [run for run in (*RUNS, *(blind.RUNS if blindly else ())) if whole and chosen.backbone in (None, run.kind)]
+    ages = list(healthy(runs))
+    clothes = [item for item in dressed() if blindly and whole and chosen.backbone in (None, item.backbone.kind)]
+    work = Work(total=sum(map(len, todo.values())) + len(ages) + len(clothes), watch=watch)
+    checkups = (*work.each(check_up, ages), *work.each(check_up_dressed, clothes))
     clinic = Clinic({half: tuple(work.each(outcome, found)) for half, found in todo.items()}, checkups)
     if work.done < work.total:
         print(f"stopped: {work.done} of {work.total} exams are done and cached; run again to go on", file=sys.stderr)

@@ -7,7 +7,7 @@ import json
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import torch
 import normlab
 from normlab.files import write_json
 
-from . import former, open_faults, set_aside
+from . import blind, former, open_faults, set_aside
 from .anatomy import dissect
 from .backbones import AGES, RUNS, SIZES, Backbone, Run, cache, digest, held_out_loss, load, run_of, windows
+from .blind_faults.tools import Variant
 from .exam import examine
 from .protocol import (
     Accusation,
@@ -37,9 +38,11 @@ HALVES: dict[str, tuple[Fault, ...]] = {
     "open": open_faults.FAULTS,
     "former": former.FAULTS,  # set aside once, spent now
     "set-aside": set_aside.FAULTS,
+    "blind": blind.FAULTS,
 }
 KNOWN = ("open", "former")  # on which rules may be tuned
 BACKBONES_PER_FAULT = 3
+BACKBONES_PER_VARIANT = 2
 ROOMS = ("probes", "observe", "model", "schemes")  # what a diagnosis depends on
 
 
@@ -56,6 +59,18 @@ class Case:
     @property
     def seed(self) -> int:
         return zlib.crc32(f"{self.fault.name} {self.backbone.run.name}".encode())
+
+
+@dataclass(frozen=True)
+class Dressed:
+    """A healthy model in other clothes."""
+
+    variant: Variant
+    backbone: Backbone
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant.name} in {self.backbone.name}"
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,15 @@ def cases(half: str, *, everywhere: bool = False) -> Iterator[Case]:
             yield Case(half, fault, Backbone(run_of(kind, seed=(turn + place) % 2)))
 
 
+def dressed() -> Iterator[Dressed]:
+    """Each variant in two of the kinds that it applies to, or in two models of its only kind."""
+    for variant in blind.VARIANTS:
+        turn = zlib.crc32(variant.name.encode())
+        kinds = variant.kinds[turn % len(variant.kinds) :] + variant.kinds[: turn % len(variant.kinds)]
+        for place, kind in enumerate((kinds * 2)[:BACKBONES_PER_VARIANT]):
+            yield Dressed(variant, Backbone(run_of(kind, seed=(turn + place) % 2)))
+
+
 def healthy(runs: Iterable[Run] = RUNS) -> Iterator[Backbone]:
     for run in runs:
         for age in AGES:
@@ -113,6 +137,36 @@ def check_up(backbone: Backbone) -> Checkup:
     return found
 
 
+def check_up_dressed(item: Dressed) -> Checkup:
+    """What is said of a variant and not of the model it was made of."""
+    path = _path("dressed", item.name, digest(item.backbone.run) + _source("blind"))
+    if path.exists():
+        values = json.loads(path.read_text())
+        return Checkup(**{**values, "exam": _exam(values["exam"])})
+    patient, loss = dress(item)
+    found = examine(patient)
+    told = news(found, check_up(item.backbone).exam)
+    accused = tuple(one for one in found.accusations if one in told)
+    result = Checkup(item.name, item.backbone.age, loss, replace(found, accusations=accused))
+    write_json(path, asdict(result))
+    return result
+
+
+def dress(item: Dressed) -> tuple[Patient, float]:
+    """(the variant, its loss)"""
+    patient = admit(item.backbone)
+    item.variant.change(patient, Dice(zlib.crc32(item.name.encode())))
+    return patient, held_out_loss(patient.model, patient.kind)
+
+
+def plant(case: Case) -> tuple[Patient, Planted, float]:
+    """(the sick model, what was done to it, its loss)"""
+    patient = admit(case.backbone)
+    torch.manual_seed(case.seed)
+    planted = case.fault.plant(patient, Dice(case.seed))
+    return patient, planted, held_out_loss(patient.model, patient.kind)
+
+
 def treat(case: Case) -> Sick:
     """Plant the fault, measure what it does to the loss, diagnose."""
     path = _path("sick", case.name, digest(case.backbone.run) + _source(case.half))
@@ -120,10 +174,7 @@ def treat(case: Case) -> Sick:
         values = json.loads(path.read_text())
         planted = Planted(values["planted"]["what"], tuple(values["planted"]["layers"]))
         return Sick(_exam(values["exam"]), planted, values["loss"] if values["loss"] is not None else float("nan"))
-    patient = admit(case.backbone)
-    torch.manual_seed(case.seed)
-    planted = case.fault.plant(patient, Dice(case.seed))
-    loss = held_out_loss(patient.model, patient.kind)
+    patient, planted, loss = plant(case)
     found = Sick(examine(patient), planted, loss)
     write_json(path, {**asdict(found), "loss": loss if loss == loss and abs(loss) < 1e30 else None})
     return found

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.probes.clinic import anatomy, backbones, open_faults, protocol, report, runner
+from tests.probes.clinic import anatomy, backbones, blind, open_faults, protocol, report, runner
 from tests.probes.clinic.protocol import Accusation, Dice, Exam, Fault, Planted
 
 TINY = {kind: replace(backbones.run_of(kind), steps=3, rows=2) for kind in backbones.KINDS}
@@ -112,17 +112,24 @@ def test_no_name_is_given_twice_in_a_half():
         assert len({fault.name for fault in faults}) == len(faults)
 
 
-def test_the_half_that_is_set_aside_is_not_known():
-    assert set(runner.HALVES) - set(runner.KNOWN) == {"set-aside"}
+def test_the_halves_that_are_set_aside_are_not_known():
+    assert set(runner.HALVES) - set(runner.KNOWN) == {"set-aside", "blind"}
     known = {fault.name for half in runner.KNOWN for fault in runner.HALVES[half]}
-    assert not known & {fault.name for fault in runner.HALVES["set-aside"]}
+    for half in ("set-aside", "blind"):
+        names = {fault.name for fault in runner.HALVES[half]}
+        assert not known & names
+        known |= names
 
 
-def test_every_fault_that_is_set_aside_changes_what_the_model_says():
+@pytest.mark.parametrize(
+    ("half", "slow"),
+    [("set-aside", ("merges", "schooling")), ("blind", ("adapters", "mixtures", "steps"))],
+)
+def test_every_fault_that_is_set_aside_changes_what_the_model_says(half, slow):
     """On models of three steps; those that need other seeds, older checkpoints or training are left to the clinic."""
     ids = backbones.windows(2, 0)[:, :-1]
-    for turn, fault in enumerate(runner.HALVES["set-aside"]):
-        if fault.plant.__module__.rsplit(".", 1)[1] in ("merges", "schooling"):
+    for turn, fault in enumerate(runner.HALVES[half]):
+        if fault.plant.__module__.rsplit(".", 1)[1] in slow:
             continue
         patient = runner.admit(tiny(fault.kinds[turn % len(fault.kinds)]))
         with torch.no_grad():
@@ -132,3 +139,14 @@ def test_every_fault_that_is_set_aside_changes_what_the_model_says():
         assert planted.what
         assert all(0 <= layer < patient.depth for layer in planted.layers)
         assert not torch.equal(after, before), fault.name
+
+
+@pytest.mark.parametrize(
+    "variant", [item for item in blind.VARIANTS if item.tolerance < 1e-3], ids=lambda item: item.name
+)
+def test_the_same_function_in_other_clothes_has_the_same_loss(variant):
+    for kind in variant.kinds:
+        patient = runner.admit(tiny(kind))
+        before = backbones.held_out_loss(patient.model, kind, rows=2)
+        variant.change(patient, Dice(3))
+        assert backbones.held_out_loss(patient.model, kind, rows=2) == pytest.approx(before, abs=variant.tolerance)
