@@ -48,7 +48,7 @@ def merge(patient: Patient, deltas: list[tuple[Tensor, ...]], factor: float) -> 
 
 
 def wrong_alpha(patient: Patient, dice: Dice) -> Planted:
-    factor = dice.choice((4.0, 8.0))
+    factor = dice.choice((2.0, 3.0))
     merge(patient, adapter(patient), factor)
     return Planted(f"an adapter was merged with alpha instead of alpha / rank: {factor:g} times too strong")
 
@@ -56,7 +56,7 @@ def wrong_alpha(patient: Patient, dice: Dice) -> Planted:
 def merged_often(patient: Patient, dice: Dice) -> Planted:
     """Each save merged it once more, but only in the layers that this rank held."""
     half = patient.depth // 2
-    first, factor = dice.integer(0, half + 1), dice.choice((4.0, 6.0))
+    first, factor = dice.integer(0, half + 1), dice.choice((2.0, 3.0))
     layers = tuple(range(first, first + half))
     deltas = adapter(patient)
     kept = [mine if index in layers else tuple(map(torch.zeros_like, mine)) for index, mine in enumerate(deltas)]
@@ -65,7 +65,7 @@ def merged_often(patient: Patient, dice: Dice) -> Planted:
 
 
 def transposed(patient: Patient, dice: Dice) -> Planted:
-    factor = 3.0
+    factor = 2.0
     deltas = [
         tuple(delta.T if delta.shape[0] == delta.shape[1] else delta for delta in mine) for mine in adapter(patient)
     ]
@@ -75,8 +75,8 @@ def transposed(patient: Patient, dice: Dice) -> Planted:
 
 def other_layers(patient: Patient, dice: Dice) -> Planted:
     deltas = adapter(patient)
-    merge(patient, deltas[1:] + deltas[:1], 3.0)
-    return Planted("an adapter of scale 3 was merged one layer too early")
+    merge(patient, deltas[1:] + deltas[:1], 2.0)
+    return Planted("an adapter of scale 2 was merged one layer too early")
 
 
 def other_model(patient: Patient, dice: Dice) -> Planted:
@@ -85,8 +85,8 @@ def other_model(patient: Patient, dice: Dice) -> Planted:
 
 
 def taken_out_of_the_base(patient: Patient, dice: Dice) -> Planted:
-    merge(patient, adapter(patient), -3.0)
-    return Planted("an adapter of scale 3 was taken out of a base into which it had never been merged")
+    merge(patient, adapter(patient), -1.0)
+    return Planted("an adapter was taken out of a base into which it had never been merged")
 
 
 ALL = ("attention", "heads", "loss", "training", "branches", "causal")

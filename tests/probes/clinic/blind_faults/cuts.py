@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..protocol import Dice, Fault, Patient, Planted
-from .tools import matrices, rise_linear
-
-BIASED = ("post", "encoder")
+from .tools import matrices
 
 
 @torch.no_grad()
@@ -92,21 +90,6 @@ def cut_at_random(patient: Patient, dice: Dice) -> Planted:
     return Planted(f"{share:.0%} of the FFN weights of layer {layer} were pruned at random", (layer,))
 
 
-@torch.no_grad()
-def mean_not_given_back(patient: Patient, dice: Dice) -> Planted:
-    """Units were cut and the constant that they wrote was given back twice with the wrong sign."""
-    index, share = dice.layer(patient), dice.choice((0.2, 0.4))
-    layer = patient.body.layers[index]
-    linear = rise_linear(layer)
-    lost = dice.several(linear.out_features, int(share * linear.out_features))
-    matrix = layer.fall[0]
-    layer.ffn.bias.sub_(2 * matrix[:, lost].abs().mean(1) * len(lost) ** 0.5)
-    matrix[:, lost] = 0.0
-    return Planted(
-        f"{share:.0%} of the units of layer {index} were cut, and a wrong constant put in the bias", (index,)
-    )
-
-
 HERE = ("branches", "causal", "gradients")
 FAULTS = (
     Fault(
@@ -130,11 +113,4 @@ FAULTS = (
         "coordinates of the stream pruned", "stream", width_cut, accepted=("weights", "embeddings", "loss", "branches")
     ),
     Fault("FFN pruned at random", "weights", cut_at_random, accepted=HERE),
-    Fault(
-        "units cut, constant wrong",
-        "branches",
-        mean_not_given_back,
-        accepted=("weights", "stream", *HERE),
-        kinds=BIASED,
-    ),
 )

@@ -10,10 +10,10 @@ from torch.nn.functional import pad
 
 from ..anatomy import gain
 from ..protocol import CAUSAL, Dice, Fault, Patient, Planted
-from .tools import handed_in, older, with_handed_in
+from .tools import TIED, handed_in, older, with_handed_in
 
-TIED = ("post", "peri", "encoder")
 COMMON = tuple(b" etaoinsrh")
+RARER = tuple(b"dlumcfgypwbvk")
 
 
 def ends_of(patient: Patient) -> list[Tensor]:
@@ -30,7 +30,7 @@ def untied_by_mistake(patient: Patient, dice: Dice) -> Planted:
 
 @torch.no_grad()
 def two_tokens_exchanged(patient: Patient, dice: Dice) -> Planted:
-    one, other = (COMMON[place] for place in dice.several(len(COMMON), 2))
+    one, other = (RARER[place] for place in dice.several(len(RARER), 2))
     weight = patient.body.embedding.weight
     weight[[one, other]] = weight[[other, one]]
     return Planted(f"the embeddings of {chr(one)!r} and {chr(other)!r} are exchanged")
@@ -75,7 +75,7 @@ def coarse_head(patient: Patient, dice: Dice) -> Planted:
 
 @torch.no_grad()
 def shifted_from_the_middle(patient: Patient, dice: Dice) -> Planted:
-    first = dice.integer(105, 117)
+    first = dice.integer(112, 121)
     for weight in ends_of(patient):
         weight[first + 1 :] = weight[first:-1].clone()
     return Planted(f"a token was inserted before {chr(first)!r}: the rows behind it are one place off")
@@ -97,11 +97,11 @@ def normed_one_layer_early(patient: Patient, dice: Dice) -> Planted:
 def letters_of_an_old_checkpoint(patient: Patient, dice: Dice) -> Planted:
     """Rows of a resized vocabulary are restored from the wrong file."""
     before = older(patient, 30)
-    rows = list(range(97, 123))[dice.integer(0, 2) :: 2]
+    rows = list(range(97, 123))[dice.integer(0, 4) :: 4]
     old = [before.embedding.weight, before.head.weight]
     for weight, stored in zip(ends_of(patient), old, strict=False):
         weight[rows] = stored[rows]
-    return Planted("every second letter has its embedding and head row from an early checkpoint")
+    return Planted("one letter in four has its embedding and head row from an early checkpoint")
 
 
 def penalty_left_on(patient: Patient, dice: Dice) -> Planted:

@@ -38,7 +38,7 @@ def every_expert_per_token(patient: Patient, dice: Dice) -> Planted:
 
 
 def over_capacity(patient: Patient, dice: Dice) -> Planted:
-    share, layers = dice.choice((0.3, 0.6)), tuple(dice.several(patient.depth, 3))
+    share, layers = dice.choice((0.15, 0.3)), tuple(dice.several(patient.depth, 2))
 
     def drop(module: nn.Module, args: Any, output: Any) -> Any:
         stream = stream_of(output)
@@ -80,7 +80,7 @@ def one_expert_in_two_bits(patient: Patient, dice: Dice) -> Planted:
 
 
 def experts_half_merged(patient: Patient, dice: Dice) -> Planted:
-    share, layers = dice.choice((0.5, 0.75)), tuple(dice.several(patient.depth, 3))
+    share, layers = dice.choice((0.3, 0.6)), tuple(dice.several(patient.depth, 3))
     for index in layers:
         experts = patient.body.layers[index].ffn.experts
         for stored in (experts.gate_up_proj.data, experts.down_proj.data):
@@ -96,7 +96,7 @@ def old_routers(patient: Patient, dice: Dice) -> Planted:
 
 def router_saturated(patient: Patient, dice: Dice) -> Planted:
     """Router logits that ran away together: the softmax sees a coarse float grid."""
-    layers, step = tuple(dice.several(patient.depth, 4)), dice.choice((2.0, 4.0))
+    layers, step = tuple(dice.several(patient.depth, 4)), dice.choice((1.0, 2.0))
 
     def coarse(module: nn.Module, args: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
         logits = (output[0] / step).round() * step

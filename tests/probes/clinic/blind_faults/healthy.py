@@ -10,13 +10,10 @@ from torch import Tensor, nn
 from ..anatomy import Layer, gain, set_gain
 from ..protocol import Dice, Patient
 from .adapters import low_rank
-from .gains import BEFORE, MEAN, fold
-from .tools import Lesson, Variant, matrices, rise_linear, rows_of, school
+from .gains import BEFORE
+from .tools import BIASED, ROOT, TIED, UNTIED, Lesson, Variant, matrices, rise_linear, rows_of, school
 
-GATED = ("pre", "peri", "res", "moe")
 PLAIN = ("pre", "moe")  # norms before the branches, no norms on queries and keys
-UNTIED = ("pre", "res", "moe")
-TIED = ("post", "peri", "encoder")
 
 
 def both(linear: nn.Linear) -> list[Tensor]:
@@ -83,7 +80,7 @@ def units_scaled(patient: Patient, dice: Dice) -> None:
     for layer in patient.body.layers:
         for rising, fall in hidden(layer):
             sizes = dice.normal(fall[0]).mul(0.4).exp()
-            for tensor in rising[1:] if patient.kind in GATED else rising:
+            for tensor in rising[1:] if patient.kind in ROOT else rising:
                 tensor.mul_(sizes[:, None] if tensor.dim() == 2 else sizes)
             fall.div_(sizes)
 
@@ -94,6 +91,15 @@ def units_negated(patient: Patient, dice: Dice) -> None:
             signs = dice.normal(fall[0]).sign()
             rising[1].mul_(signs[:, None])
             fall.mul_(signs)
+
+
+@torch.no_grad()
+def fold(layer: Layer) -> None:
+    """The gains before the branches, into the matrices that read them."""
+    for linear in (layer.query, layer.key, layer.value):
+        linear.weight.mul_(gain(layer.attention_norms[0]))
+    for matrix in (*layer.rise, *([] if layer.router is None else [layer.router])):
+        matrix.mul_(gain(layer.ffn_norms[0]))
 
 
 def gains_folded(patient: Patient, dice: Dice) -> None:
@@ -150,9 +156,13 @@ def stream_rotated(patient: Patient, dice: Dice) -> None:
 
 
 def stream_scaled(patient: Patient, dice: Dice) -> None:
-    factor = dice.choice((2.0, 3.0))
+    """By a power of two, and the epsilons with it."""
+    factor = dice.choice((2.0, 4.0))
     patient.body.embedding.weight.data.mul_(factor)
+    patient.body.final_norm.variance_epsilon *= factor**2
     for layer in patient.body.layers:
+        for norm in layer.norms:
+            norm.variance_epsilon *= factor**2
         for matrix in (layer.out.weight.data, *layer.fall):
             matrix.mul_(factor)
 
@@ -160,8 +170,13 @@ def stream_scaled(patient: Patient, dice: Dice) -> None:
 def branches_scaled(patient: Patient, dice: Dice) -> None:
     """Before a norm the size of a branch means nothing."""
     for layer in patient.body.layers:
-        for matrix in (layer.out.weight.data, *layer.fall):
-            matrix.mul_(dice.choice((1.5, 2.0, 3.0)))
+        for matrix, norm in ((layer.out.weight.data, layer.attention_norms[-1]), (layer.fall[0], layer.ffn_norms[-1])):
+            factor = dice.choice((0.5, 2.0, 4.0))
+            matrix.mul_(factor)
+            if patient.kind == "res":
+                norm.variance_epsilon *= factor**2
+            else:
+                norm.eps *= factor**2
 
 
 def experts_permuted(patient: Patient, dice: Dice) -> None:
@@ -254,24 +269,24 @@ VARIANTS = (
     Variant("heads permuted", heads_permuted),
     Variant("hidden units permuted", units_permuted),
     Variant("values rotated", values_rotated),
-    Variant("hidden units scaled", units_scaled, kinds=(*GATED, "post")),
-    Variant("hidden units negated", units_negated, kinds=GATED),
+    Variant("hidden units scaled", units_scaled, kinds=(*ROOT, "post")),
+    Variant("hidden units negated", units_negated, kinds=ROOT),
     Variant("gains folded in", gains_folded, kinds=BEFORE),
     Variant("final gain folded in", final_gain_folded, kinds=UNTIED),
-    Variant("scores rebalanced", scores_rebalanced, kinds=(*PLAIN, *MEAN)),
+    Variant("scores rebalanced", scores_rebalanced, kinds=(*PLAIN, *BIASED)),
     Variant("rotary pairs turned", pairs_turned, kinds=(*PLAIN, "encoder")),
     Variant("stream rotated", stream_rotated, kinds=PLAIN),
     Variant("stream scaled", stream_scaled, kinds=PLAIN),
     Variant("branches scaled before a norm", branches_scaled, kinds=("peri", "res")),
     Variant("experts and routers permuted", experts_permuted, kinds=("moe",)),
     Variant("logits shifted", logits_shifted, kinds=UNTIED),
-    Variant("means written and taken away", means_written, kinds=MEAN),
-    Variant("value bias moved", value_bias_moved, kinds=MEAN),
+    Variant("means written and taken away", means_written, kinds=BIASED),
+    Variant("value bias moved", value_bias_moved, kinds=BIASED),
     Variant("head apart, equal", head_apart, kinds=TIED),
     Variant("eager attention", eager_attention),
     Variant("all parameters frozen", all_frozen),
     Variant("in training mode", in_training_mode),
-    Variant("in double precision", in_double),
+    Variant("in double precision", in_double, kinds=("pre", "post", "peri", "res", "encoder")),
     Variant("rounded to 16 bits", in_sixteen_bits, tolerance=0.01),
     Variant("rounded to 8 bits per row", in_eight_bits, tolerance=0.01),
     Variant("smallest weights pruned", smallest_pruned, tolerance=0.02),

@@ -43,17 +43,6 @@ def everywhere(patient: Patient) -> tuple[int, ...]:
     return tuple(range(patient.depth))
 
 
-def start_hidden(patient: Patient, dice: Dice) -> Planted:
-    count = dice.integer(2, 7)
-
-    def rule(mask: Tensor) -> Tensor:
-        mask[count:, :count] = -1e9
-        return mask
-
-    mask_by(patient, everywhere(patient), rule)
-    return Planted(f"the first {count} tokens were thrown out of the cache: nobody behind them sees them")
-
-
 def prefix_sees_itself(patient: Patient, dice: Dice) -> Planted:
     length, layers = dice.integer(24, 64), tuple(dice.several(patient.depth, 3))
 
@@ -78,7 +67,7 @@ def one_head_sees_all(patient: Patient, dice: Dice) -> Planted:
 
 
 def mask_too_weak(patient: Patient, dice: Dice) -> Planted:
-    size, layers = dice.choice((2.0, 4.0, 6.0)), tuple(dice.several(patient.depth, 2))
+    size, layers = dice.choice((1.0, 3.0)), tuple(dice.several(patient.depth, 3))
     mask_by(patient, layers, lambda mask: mask.clamp(min=-size))
     return Planted(f"in the layers {list(layers)} masked scores get -{size:g} instead of minus infinity", layers)
 
@@ -133,20 +122,8 @@ def chunks_exchanged(patient: Patient, dice: Dice) -> Planted:
     )
 
 
-def negative_scores(patient: Patient, dice: Dice) -> Planted:
-    """A distance penalty (ALiBi) that the model never learnt with."""
-    slope, layers = dice.choice((0.1, 0.3)), everywhere(patient)
-
-    def rule(mask: Tensor) -> Tensor:
-        here = torch.arange(len(mask))
-        return mask - slope * (here[:, None] - here[None, :]).abs()
-
-    mask_by(patient, layers, rule)
-    return Planted(f"every score loses {slope} per token of distance: a position bias was left on")
-
-
 def positions_stop(patient: Patient, dice: Dice) -> Planted:
-    limit = int(dice.choice((24.0, 48.0)))
+    limit = int(dice.choice((64.0, 96.0)))
     table = patient.body.positions
     if table is not None:
         offset = 2 if patient.kind == "post" else 0
@@ -161,13 +138,13 @@ def positions_stop(patient: Patient, dice: Dice) -> Planted:
     return Planted(f"every position beyond {limit} counts as {limit}")
 
 
-def every_second_pair(patient: Patient, dice: Dice) -> Planted:
+def one_pair_in_four(patient: Patient, dice: Dice) -> Planted:
     if patient.kind == "encoder":
         sines, cosines = patient.body.positions.chunk(2, -1)
-        sines[:, 1::2], cosines[:, 1::2] = 0.0, 1.0
+        sines[:, 2::4], cosines[:, 2::4] = 0.0, 1.0
     for table in patient.body.frequencies:
-        table[1::2] = 0.0
-    return Planted("every second rotary pair stands still: half of the head was left out")
+        table[2::4] = 0.0
+    return Planted("one rotary pair in four stands still: a part of the head was left out")
 
 
 def one_layer_turns_faster(patient: Patient, dice: Dice) -> Planted:
@@ -191,7 +168,6 @@ def one_layer_turns_faster(patient: Patient, dice: Dice) -> Planted:
 
 LOCAL = ("heads", "causal", "branches", "gradients")
 FAULTS = (
-    Fault("start of the text hidden", "attention", start_hidden, accepted=("heads", "loss")),
     Fault(
         "prefix sees itself", "attention", prefix_sees_itself, accepted=("heads", "loss"), kinds=CAUSAL, abnormal=LEAK
     ),
@@ -213,8 +189,7 @@ FAULTS = (
         abnormal="one user's text reaches another's answer",
     ),
     Fault("chunks in the wrong order", "attention", chunks_exchanged, accepted=LOCAL),
-    Fault("position bias left on", "attention", negative_scores, accepted=("heads", "loss")),
     Fault("positions stop", "attention", positions_stop, accepted=("heads", "loss", "embeddings")),
-    Fault("every second pair stands still", "attention", every_second_pair, accepted=("heads", "loss"), kinds=ROTARY),
+    Fault("one pair in four stands still", "attention", one_pair_in_four, accepted=("heads", "loss"), kinds=ROTARY),
     Fault("two layers turn faster", "attention", one_layer_turns_faster, accepted=LOCAL, kinds=ROTARY),
 )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from ..anatomy import set_gain
 from ..protocol import ROTARY, Dice, Fault, Patient, Planted
-from .tools import rise_linear
-
-BIASED = ("post", "encoder")
+from .tools import BIASED
 
 
 @torch.no_grad()
@@ -42,10 +39,6 @@ def keys_exchanged(patient: Patient, dice: Dice) -> Planted:
     return Planted(f"the keys of the layers {first} and {first + 1} are exchanged", (first, first + 1))
 
 
-def _biases(patient: Patient) -> list[nn.Linear]:
-    return [item for layer in patient.body.layers for item in (*layer.projections, rise_linear(layer), layer.ffn)]
-
-
 @torch.no_grad()
 def biases_on_every_rank(patient: Patient, dice: Dice) -> Planted:
     ranks = dice.choice((8.0, 16.0))
@@ -53,13 +46,6 @@ def biases_on_every_rank(patient: Patient, dice: Dice) -> Planted:
         for linear in (layer.out, layer.ffn):
             linear.bias.mul_(ranks)
     return Planted(f"the biases behind attention and FFN are added {ranks:g} times, once per rank")
-
-
-@torch.no_grad()
-def biases_not_loaded(patient: Patient, dice: Dice) -> Planted:
-    for linear in _biases(patient):
-        linear.bias.zero_()
-    return Planted("no bias of a linear layer was loaded")
 
 
 @torch.no_grad()
@@ -104,7 +90,6 @@ FAULTS = (
         accepted=("weights", "stream", "causal", "loss"),
         kinds=BIASED,
     ),
-    Fault("biases not loaded", "weights", biases_not_loaded, accepted=("branches", "loss", "causal"), kinds=BIASED),
     Fault("queries laid out unlike keys", "attention", queries_in_another_layout, accepted=PART, kinds=ROTARY),
     Fault("value channels reversed", "attention", values_read_backwards, accepted=PART),
 )

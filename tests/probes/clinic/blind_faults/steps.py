@@ -8,9 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from ..backbones import masked
 from ..protocol import Dice, Fault, Patient, Planted
-from .tools import Lesson, school
-
-UNTIED = ("pre", "res", "moe")
+from .tools import UNTIED, Lesson, school
 
 
 def go_on(patient: Patient, lesson: Lesson) -> None:
@@ -63,14 +61,14 @@ def one_layer_climbs(patient: Patient, dice: Dice) -> Planted:
 
 
 def noise_batches(patient: Patient, dice: Dice) -> Planted:
-    count = dice.integer(2, 6)
+    count = dice.integer(1, 4)
     generator = torch.Generator().manual_seed(dice.integer(0, 1000))
-    go_on(patient, Lesson(count, rate=3e-3, text=lambda step: torch.randint(0, 256, (4, 129), generator=generator)))
-    return Planted(f"{count} batches of a corrupted file (random bytes), at the full rate")
+    go_on(patient, Lesson(count, rate=1e-3, text=lambda step: torch.randint(0, 256, (4, 129), generator=generator)))
+    return Planted(f"{count} batches of a corrupted file (random bytes), at a rate of 0.001")
 
 
 def smoothed_labels(patient: Patient, dice: Dice) -> Planted:
-    share = dice.choice((0.4, 0.6))
+    share = dice.choice((0.2, 0.4))
 
     def loss(model: nn.Module, tokens: Tensor, kind: str, generator: torch.Generator) -> Tensor:
         if kind == "encoder":

@@ -13,6 +13,10 @@ from ..anatomy import Anatomy, Layer, dissect
 from ..backbones import AGES, KINDS, Backbone, Run, load, loss_of, optimizer_of, windows
 from ..protocol import Dice, Patient
 
+BIASED = ("post", "encoder")  # LayerNorm and biases; the others have root mean squares and no bias
+ROOT = ("pre", "peri", "res", "moe")
+UNTIED = ("pre", "res", "moe")
+TIED = ("post", "peri", "encoder")
 Loss = Callable[[nn.Module, Tensor, str, torch.Generator], Tensor]
 
 
