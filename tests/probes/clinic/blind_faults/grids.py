@@ -71,9 +71,7 @@ def four_bit_floats(patient: Patient, dice: Dice) -> Planted:
     grid = torch.tensor([*(-x for x in reversed(E2M1[1:])), *E2M1])
     for layer in patient.body.layers[first : first + half]:
         for matrix in matrices(layer):
-            scale = matrix.abs().amax() / (
-                6 * 0.25
-            )  # the peak of another tensor: three quarters of the grid are unused
+            scale = matrix.abs().amax() / 1.5  # of 6: the peak of another tensor, so that most of the grid is unused
             matrix.copy_(grid[((matrix / scale)[..., None] - grid).abs().argmin(-1)] * scale)
     layers = tuple(range(first, first + half))
     return Planted(
