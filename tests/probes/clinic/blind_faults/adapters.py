@@ -49,7 +49,7 @@ def merge(patient: Patient, deltas: list[tuple[Tensor, ...]], factor: float) -> 
 
 def wrong_alpha(patient: Patient, dice: Dice) -> Planted:
     factor = dice.choice((2.0, 3.0))
-    merge(patient, adapter(patient), factor)
+    merge(patient, adapter(patient, steps=6, rate=5e-4), factor)
     return Planted(f"an adapter was merged with alpha instead of alpha / rank: {factor:g} times too strong")
 
 
