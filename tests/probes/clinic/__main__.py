@@ -33,7 +33,7 @@ from .runner import (
 )
 
 UNFINISHED = 3
-HALF = "known: open and former, on which rules may be tuned; none: healthy models only"
+HALF = "known: all but blind, on which rules may be tuned; none: healthy models only"
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 

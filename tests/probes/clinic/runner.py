@@ -40,7 +40,7 @@ HALVES: dict[str, tuple[Fault, ...]] = {
     "set-aside": set_aside.FAULTS,
     "blind": blind.FAULTS,
 }
-KNOWN = ("open", "former")  # on which rules may be tuned
+KNOWN = ("open", "former", "set-aside")  # on which rules may be tuned
 BACKBONES_PER_FAULT = 3
 BACKBONES_PER_VARIANT = 2
 ROOMS = ("probes", "observe", "model", "schemes")  # what a diagnosis depends on
