@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
     def show(
         context: typer.Context, name: Annotated[str, typer.Argument(help="A scheme's name.")], json: Json = False
     ) -> None:
-        """The card of one scheme: equation, init, parameters, traffic, growth, traps, citation."""
+        """The card of one scheme: equation, cost, traps, citation."""
         from normlab.cards import stored_card
         from normlab.report import console, print_json
 
