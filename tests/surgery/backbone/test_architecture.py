@@ -38,7 +38,9 @@ def test_what_is_no_backbone(values, says, tmp_path):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"no backbone is at 'kimi_liner' \(did you mean 'kimi_linear'\?\); give a model folder"):
+    with pytest.raises(
+        InputError, match=r"no backbone is at 'kimi_liner' \(did you mean 'kimi_linear'\?\); give a model folder"
+    ):
         read_architecture("kimi_liner")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="is no JSON"):
