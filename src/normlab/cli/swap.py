@@ -116,19 +116,14 @@ def apart(source: str, out: Path) -> Path:
 
 def write_model(loaded: Loaded, out: Path, name: str, report: Mapping[str, object]) -> None:
     """The model, its tokenizer and the report, or nothing of them: a folder that is not whole does not load."""
-    from safetensors import SafetensorError
-
     from normlab.files import write_json
-    from normlab.probes.inputs.hub import quiet
+    from normlab.probes.inputs.hub import saving
     from normlab.store import whole
 
-    with whole(out, last="config.json", parts=("model*.safetensors*", "pytorch_model*")) as room, quiet():
+    with whole(out, last="config.json", parts=("model*.safetensors*", "pytorch_model*")) as room, saving(out):
         if (card := out / "README.md").is_file() and not card.is_symlink():
             shutil.copyfile(card, room / card.name)  # somebody else's stays
-        try:
-            loaded.model.save_pretrained(room)  # type: ignore[operator]
-        except SafetensorError as error:  # a full disk
-            raise OSError(f"the weights cannot be written to {str(out)!r}: {error}") from None
+        loaded.model.save_pretrained(room)  # type: ignore[operator]
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(room)
         write_json(room / name, report)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from normlab.errors import ConfigError, InputError, UnsupportedError
 from normlab.probes.diagnosis import Diagnosis
-from normlab.probes.inputs.hub import quiet
+from normlab.probes.inputs.hub import saving
 from normlab.probes.inputs.losses import Loss, call, pick
 from normlab.results import Result
 from normlab.stats import t_reach
@@ -292,7 +292,7 @@ def _prune(
 
 @torch.no_grad()
 def _reloaded_difference(model: PreTrainedModel, batches: list[object], skipped: Answers) -> float:
-    with tempfile.TemporaryDirectory() as folder, quiet():
+    with tempfile.TemporaryDirectory() as folder, saving(folder):
         model.save_pretrained(folder)
         again: nn.Module = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype)
     again.to(model.device).eval()

@@ -262,5 +262,17 @@ def quiet() -> Iterator[None]:
             log.enable_progress_bar()
 
 
+@contextmanager
+def saving(folder: str | Path) -> Iterator[None]:
+    """`save_pretrained` inside is quiet, and a full disk is an OSError with a name: safetensors has an error of its own."""
+    from safetensors import SafetensorError
+
+    try:
+        with quiet():
+            yield
+    except SafetensorError as error:
+        raise OSError(f"the weights cannot be written to {str(folder)!r}: {error}") from None
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
