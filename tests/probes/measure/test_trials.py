@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import transformers
 
 from normlab.probes.inputs.losses import Loss
-from normlab.probes.measure.trials import run_trials, single_layers, whole_model
+from normlab.probes.measure.trials import converted, run_trials, single_layers, whole_model
 from normlab.probes.trace.locate import locate
 from tests.probes.zoo import build, inputs
 
@@ -134,3 +135,25 @@ def test_the_trial_that_undoes_the_accident_gains_most(llama, accident, what, la
 def test_a_model_that_is_as_it_should_be_gains_by_nothing(llama):
     model, batch, layout = llama
     assert run_trials(layout, batch, [batch], toward(model, batch), suspects=range(3)) == ()
+
+
+def test_no_more_experts_are_tried_than_there_are():
+    """A router that takes all of its experts has none to add."""
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 3,
+        "num_local_experts": 4,
+        "vocab_size": 97,
+    }
+    config = transformers.MixtralConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, num_experts_per_tok=2)
+    model, batch = transformers.MixtralForCausalLM(config).eval(), inputs("llama")
+    routers = [m for m in model.modules() if isinstance(getattr(m, "top_k", None), int)]
+    for router in routers:  # some are blocks that hold one
+        router.top_k = 4
+    layout = locate(model, lambda: model(**batch))
+    tried = [trial for trial in converted(layout) if "experts a token" in trial.what]
+    assert [trial.what for trial in tried] == ["with 3 experts a token"]
+    with torch.no_grad(), tried[0].changed():
+        assert model(**batch).logits.isfinite().all()
+    assert {router.top_k for router in routers} == {4}

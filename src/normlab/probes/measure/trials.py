@@ -152,7 +152,7 @@ def converted(layout: Layout) -> Iterator[Trial]:
         yield Trial(what, "branches", (), _all(iter(turned)))
     routers = [m for layer in every for m in layer.modules() if isinstance(getattr(m, "top_k", None), int)]
     for change in (1, -1) if routers else ():
-        if routers[0].top_k + change > 0:  # type: ignore[operator]
+        if 0 < routers[0].top_k + change <= _experts_of(routers):  # type: ignore[operator]
             what = f"with {routers[0].top_k + change} experts a token"  # type: ignore[operator]
             yield Trial(what, "experts", (), _all(_counted(router, change) for router in routers))
     active = [module for layer in every for module in layer.modules() if type(module).__name__ in _ACTIVE]
@@ -317,6 +317,13 @@ def _as_norm(norm: nn.Module, *, centred: bool) -> Callable[[], AbstractContextM
         return (unit if bias is None else unit + bias).to(x.dtype)
 
     return _as_function(norm, other)
+
+
+def _experts_of(routers: Sequence[nn.Module]) -> int:
+    """How many there are to choose from; where no router says, no more than one takes."""
+    names = ("num_experts", "n_routed_experts", "num_local_experts")
+    said = [getattr(router, name, None) for router in routers for name in names]
+    return min((count for count in said if isinstance(count, int)), default=int(routers[0].top_k))  # type: ignore[arg-type]
 
 
 def _counted(router: nn.Module, change: int) -> Callable[[], AbstractContextManager[None]]:
