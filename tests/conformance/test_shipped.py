@@ -46,11 +46,11 @@ def test_the_scheme_is_recognised(name):
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_residual_path_alone(name):
-    # As near to float64 as their own float32 is: in the median over draws, because in one draw a sum may nearly cancel (the
-    # head's alpha), and what rounding then leaves is anybody's.
+    # 1e-5 from float64, or as near as their own float32 is: in the median over draws, because in one draw a sum may nearly
+    # cancel (the head's alpha), and what rounding then leaves is anybody's.
     draws = [rounding(name, seed=seed) for seed in range(1, 6)]
     theirs, ours = (statistics.median(found) for found in zip(*draws, strict=True))
-    assert ours <= max(1e-6, 2 * theirs)
+    assert ours <= max(1e-5, 2 * theirs)
     theirs, ours = draws[0]
     assert max(theirs, ours) < 1e-4, "rounding is so large that this says nothing"
     assert_same(path(name, seed=1), gradients=1e-5 + theirs + ours)
