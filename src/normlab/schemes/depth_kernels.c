@@ -119,12 +119,13 @@ void merge_backward(integer tokens, integer d, const REAL *grad, integer grad_st
     }
 }
 
-/* sum_n w[n] v_n[i], four sources at a time: the sum is read and written a quarter as often */
+/* out += sum_n w[n] v_n[i] over the sources from `first` to `end`, four at a time: the sum is read and written a quarter as
+often. The first source of all begins the sum. */
 #define WEIGH(NAME, NEXT)                                                                                              \
-    static void NAME(integer i, integer d, integer sources, const REAL *w, integer step, const REAL *const *v,         \
-                     const integer *strides, REAL *restrict out) {                                                     \
-        integer n = 0;                                                                                                 \
-        for (; n + 4 <= sources; n += 4) {                                                                             \
+    static void NAME(integer i, integer d, integer first, integer end, const REAL *w, integer step,                    \
+                     const REAL *const *v, const integer *strides, REAL *restrict out) {                               \
+        integer n = first;                                                                                             \
+        for (; n + 4 <= end; n += 4) {                                                                                 \
             const REAL *a = v[n] + i * strides[n], *b = v[n + 1] + i * strides[n + 1];                                 \
             const REAL *c = v[n + 2] + i * strides[n + 2], *e = v[n + 3] + i * strides[n + 3];                         \
             const REAL wa = w[n * step], wb = w[(n + 1) * step], wc = w[(n + 2) * step], we = w[(n + 3) * step];       \
@@ -133,7 +134,7 @@ void merge_backward(integer tokens, integer d, const REAL *grad, integer grad_st
             else                                                                                                       \
                 for (integer k = 0; k < d; k++) out[k] = wa * a[k] + wb * b[k] + wc * c[k] + we * e[k];                \
         }                                                                                                              \
-        for (; n < sources; n++) {                                                                                     \
+        for (; n < end; n++) {                                                                                         \
             const REAL *a = v[n] + i * strides[n], wa = w[n * step];                                                   \
             if (n)                                                                                                     \
                 for (integer k = 0; k < d; k++) out[k] += wa * a[k];                                                   \
@@ -165,94 +166,99 @@ void mix_forward(integer tokens, integer d, integer sources, integer queries, do
                  const REAL *const *v, const integer *strides, REAL *restrict lse, REAL *restrict weights,
                  REAL *const *out, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (integer i = 0; i < tokens; i++) {
-        const REAL *li = logits + i * sources * queries;
-        REAL *restrict ai = weights + i * sources * queries;
-        REAL *restrict top = lse + i * queries;
-        for (integer s = 0; s < queries; s++) {
-            top[s] = li[s];
-            for (integer n = 1; n < sources; n++) top[s] = li[n * queries + s] > top[s] ? li[n * queries + s] : top[s];
-            for (integer n = 0; n < sources; n++) ai[n * queries + s] = li[n * queries + s] - top[s];
+    for (integer start = 0; start < tokens; start += TILE) {
+        const integer end = least(tokens, start + TILE);
+        for (integer i = start; i < end; i++) {
+            const REAL *li = logits + i * sources * queries;
+            REAL *restrict ai = weights + i * sources * queries;
+            REAL *restrict top = lse + i * queries;
+            for (integer s = 0; s < queries; s++) {
+                top[s] = li[s];
+                for (integer n = 1; n < sources; n++) top[s] = li[n * queries + s] > top[s] ? li[n * queries + s] : top[s];
+                for (integer n = 0; n < sources; n++) ai[n * queries + s] = li[n * queries + s] - top[s];
+            }
+            for (integer j = 0; j < sources * queries; j++) ai[j] = raised(ai[j]);
+            for (integer s = 0; s < queries; s++) {
+                REAL total = 0;
+                for (integer n = 0; n < sources; n++) total += ai[n * queries + s];
+                for (integer n = 0; n < sources; n++) ai[n * queries + s] = ai[n * queries + s] * (REAL)whole / total;
+                top[s] += log(total / (REAL)whole);
+            }
         }
-        for (integer j = 0; j < sources * queries; j++) ai[j] = raised(ai[j]);
-        for (integer s = 0; s < queries; s++) {
-            REAL total = 0;
-            for (integer n = 0; n < sources; n++) total += ai[n * queries + s];
-            for (integer n = 0; n < sources; n++) ai[n * queries + s] = ai[n * queries + s] * (REAL)whole / total;
-            top[s] += log(total / (REAL)whole);
-        }
-        for (integer s = 0; s < queries; s++)
-            if (whole == 1)
-                weigh(i, d, sources, ai + s, queries, v, strides, out[s] + i * d);
-            else
-                add_up(i, d, sources, ai + s, queries, v, strides, out[s] + i * d);
+        for (integer n = 0; n < sources; n += 4)
+            for (integer i = start; i < end; i++) {
+                const REAL *ai = weights + i * sources * queries;
+                for (integer s = 0; s < queries; s++)
+                    (whole == 1 ? weigh : add_up)(i, d, n, least(sources, n + 4), ai + s, queries, v, strides, out[s] + i * d);
+            }
     }
 }
 
 /* dv_n[i] = through_n[i] + sum_s weights[i, n, s] dout_s[i],
 dlogits[i, n, s] = weights[i, n, s] (D_ns - sum_m weights[i, m, s] D_ms / whole + dlse_s / whole),  D_ns = dout_s[i] . v_n[i];
-through_n is what came to v_n from elsewhere, or null. Four queries at a time: a source is read and its gradient written
-a quarter as often. */
+through_n is what came to v_n from elsewhere, null, or dv_n itself. A few tokens of one source, then the same tokens of the next: rows
+that lie side by side are read together, and the gradients of the outputs stay near. Four queries at a time: a source is
+read and its gradient written a quarter as often. */
 void mix_backward(integer tokens, integer d, integer sources, integer queries, double whole, const REAL *weights,
                   const REAL *const *v, const integer *strides, const REAL *const *dout, const integer *dout_strides,
                   const REAL *const *through, const integer *through_strides, REAL *const *dv, const integer *dv_strides,
                   const REAL *dlse, REAL *restrict dlogits, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (integer i = 0; i < tokens; i++) {
-        const REAL *ai = weights + i * sources * queries;
-        REAL *restrict di = dlogits + i * sources * queries;
-        for (integer n = 0; n < sources; n++) {
-            const REAL *vi = v[n] + i * strides[n], *ti = through[n] ? through[n] + i * through_strides[n] : 0;
-            REAL *restrict dvi = dv[n] + i * dv_strides[n];
-            const REAL *w = ai + n * queries;
-            integer s = 0;
-            for (; s + 4 <= queries; s += 4) {
-                const REAL *a = dout[s] + i * dout_strides[s], *b = dout[s + 1] + i * dout_strides[s + 1];
-                const REAL *c = dout[s + 2] + i * dout_strides[s + 2], *e = dout[s + 3] + i * dout_strides[s + 3];
-                const REAL wa = w[s], wb = w[s + 1], wc = w[s + 2], we = w[s + 3];
-                REAL da = 0, db = 0, dc = 0, de = 0;
+    for (integer start = 0; start < tokens; start += TILE) {
+        const integer end = least(tokens, start + TILE);
+        for (integer n = 0; n < sources; n++)
+            for (integer i = start; i < end; i++) {
+                const REAL *vi = v[n] + i * strides[n], *ti = through[n] ? through[n] + i * through_strides[n] : 0;
+                REAL *restrict dvi = dv[n] + i * dv_strides[n];
+                const REAL *w = weights + (i * sources + n) * queries;
+                REAL *restrict di = dlogits + (i * sources + n) * queries;
+                integer s = 0;
+                for (; s + 4 <= queries; s += 4) {
+                    const REAL *a = dout[s] + i * dout_strides[s], *b = dout[s + 1] + i * dout_strides[s + 1];
+                    const REAL *c = dout[s + 2] + i * dout_strides[s + 2], *e = dout[s + 3] + i * dout_strides[s + 3];
+                    const REAL wa = w[s], wb = w[s + 1], wc = w[s + 2], we = w[s + 3];
+                    REAL da = 0, db = 0, dc = 0, de = 0;
 #define STEP(START)                                                                     \
     APART for (integer k = 0; k < d; k++) {                                             \
         const REAL one = vi[k];                                                         \
         da += a[k] * one, db += b[k] * one, dc += c[k] * one, de += e[k] * one;         \
         dvi[k] = (START) + (wa * a[k] + wb * b[k] + wc * c[k] + we * e[k]);             \
     }
-                if (s)
-                    STEP(dvi[k])
-                else if (ti)
-                    STEP(ti[k])
-                else
-                    STEP(0)
+                    if (s || ti == dvi)
+                        STEP(dvi[k])
+                    else if (ti)
+                        STEP(ti[k])
+                    else
+                        STEP(0)
 #undef STEP
-                di[n * queries + s] = da, di[n * queries + s + 1] = db;
-                di[n * queries + s + 2] = dc, di[n * queries + s + 3] = de;
-            }
-            for (; s < queries; s++) {
-                const REAL *a = dout[s] + i * dout_strides[s], wa = w[s];
-                REAL da = 0;
+                    di[s] = da, di[s + 1] = db, di[s + 2] = dc, di[s + 3] = de;
+                }
+                for (; s < queries; s++) {
+                    const REAL *a = dout[s] + i * dout_strides[s], wa = w[s];
+                    REAL da = 0;
 #define STEP(START)                               \
     APART for (integer k = 0; k < d; k++) {       \
         da += a[k] * vi[k];                       \
         dvi[k] = (START) + wa * a[k];             \
     }
-                if (s)
-                    STEP(dvi[k])
-                else if (ti)
-                    STEP(ti[k])
-                else
-                    STEP(0)
+                    if (s || ti == dvi)
+                        STEP(dvi[k])
+                    else if (ti)
+                        STEP(ti[k])
+                    else
+                        STEP(0)
 #undef STEP
-                di[n * queries + s] = da;
+                    di[s] = da;
+                }
             }
-        }
-        for (integer s = 0; s < queries; s++) {
-            REAL mean = 0;
-            for (integer n = 0; n < sources; n++) mean += ai[n * queries + s] * di[n * queries + s];
-            mean /= (REAL)whole;
-            const REAL pull = dlse[i * queries + s] / (REAL)whole;
-            for (integer n = 0; n < sources; n++) {
-                REAL *restrict one = di + n * queries + s;
-                *one = ai[n * queries + s] * (*one - mean + pull);
+        for (integer i = start; i < end; i++) {
+            const REAL *ai = weights + i * sources * queries;
+            REAL *restrict di = dlogits + i * sources * queries;
+            for (integer s = 0; s < queries; s++) {
+                REAL mean = 0;
+                for (integer n = 0; n < sources; n++) mean += ai[n * queries + s] * di[n * queries + s];
+                const REAL pull = (dlse[i * queries + s] - mean) / (REAL)whole;
+                for (integer n = 0; n < sources; n++) di[n * queries + s] = ai[n * queries + s] * (di[n * queries + s] + pull);
             }
         }
     }
@@ -276,9 +282,9 @@ void attend_forward(integer tokens, integer d, integer sources, double mass, dou
         for (integer n = 1; n < sources; n++) total += ai[n] = raised(ai[n] - top);
         for (integer n = 0; n < sources; n++) ai[n] = ai[n] * (REAL)whole / total;
         if (whole == 1)
-            weigh(i, d, sources, ai, 1, v, strides, hi);
+            weigh(i, d, 0, sources, ai, 1, v, strides, hi);
         else
-            add_up(i, d, sources, ai, 1, v, strides, hi);
+            add_up(i, d, 0, sources, ai, 1, v, strides, hi);
         scale[i] = 1;
         if (!gain) continue;
         for (integer k = 0; k < d; k++) size += hi[k] * hi[k];
@@ -308,7 +314,7 @@ void attend_backward(integer tokens, integer d, integer sources, double mass, do
                 if (gain) {
                     const REAL q = scale[i];
                     REAL dot = 0;
-                    weigh(i, d, sources, ai, 1, v, strides, h);
+                    weigh(i, d, 0, sources, ai, 1, v, strides, h);
                     for (integer k = 0; k < d; k++) dot += gi[k] * gain[k] * h[k];
                     const REAL along = dot * q * q * q / (REAL)d;
                     for (integer k = 0; k < d; k++) {
@@ -322,8 +328,13 @@ void attend_backward(integer tokens, integer d, integer sources, double mass, do
                     const REAL *vi = v[n] + i * strides[n], w = ai[n];
                     REAL *restrict dvi = dv[n] + i * dv_strides[n];
                     REAL dot = 0;
-                    if (through[n]) {
-                        const REAL *ti = through[n] + i * through_strides[n];
+                    const REAL *ti = through[n] ? through[n] + i * through_strides[n] : 0;
+                    if (ti == dvi) {
+                        APART for (integer k = 0; k < d; k++) {
+                            dot += up[k] * vi[k];
+                            dvi[k] += w * up[k];
+                        }
+                    } else if (ti) {
                         APART for (integer k = 0; k < d; k++) {
                             dot += up[k] * vi[k];
                             dvi[k] = ti[k] + w * up[k];

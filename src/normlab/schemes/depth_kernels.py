@@ -175,7 +175,7 @@ class Kernels:
         self, weights: Tensor, sources: Sequence[Tensor], grads: Sequence[Tensor], dlse: Tensor,
         through: Sequence[Tensor | None], places: Sequence[Tensor], whole: float,
     ) -> Tensor:  # fmt: skip
-        """The gradient of the logits; those of the sources go to their places, with what came through."""
+        """The gradient of the logits; those of the sources go to their places, with what came through (or is there)."""
         tokens, n, queries = weights.shape
         dlogits = torch.empty_like(weights)
         self.library.mix_backward(
@@ -218,11 +218,12 @@ class Kernels:
 
     def attend_backward(
         self, grad: Tensor, weights: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor,
-        through: Sequence[Tensor | None], mass: float, whole: float,
-    ) -> tuple[Tensor, list[Tensor], Tensor]:  # fmt: skip
-        """Gradients of the logits [sources, tokens], of the sources, and of the gain."""
+        through: Sequence[Tensor | None], places: Sequence[Tensor], mass: float, whole: float,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Gradients of the logits [sources, tokens] and of the gain; those of the sources go to their places.
+
+        What came through may be the place itself: then it is added to."""
         (tokens, d), n, threads = grad.shape, len(sources), threads_for(grad)
-        places = [grad.new_empty((tokens, d)) for _ in sources]
         dlogits, sums = grad.new_empty((n, tokens)), grad.new_empty((threads, 4, d))
         self.library.attend_backward(
             *(
@@ -239,7 +240,7 @@ class Kernels:
             ),
             *(*_many(through), *_many(places), dlogits.data_ptr(), sums.data_ptr(), threads),
         )
-        return dlogits, places, sums[0, 0] if threads == 1 else sums[:, 0].sum(0)
+        return dlogits, sums[0, 0] if threads == 1 else sums[:, 0].sum(0)
 
     def rms_forward(self, x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """gain x r for the rows of x, and r = 1 / rms(x)."""

@@ -10,7 +10,8 @@ branch's RMSNorm along. Each function is written with its derivative: what is ke
 which are alive anyway, numbers per token, and one vector per read (none with `recompute`).
 
 A function hands its sources on, as tensors of their own: who reads them next takes these. Their gradient then comes back
-through the function and is added in the same pass, where autograd would add it in passes of its own.
+through the function and is added in the same pass, where autograd would add it in passes of its own. On CPUs it does not
+even come back: the readers of a source add to one `Gather`, in place, and its keys' backward pass takes the sum.
 
 All take tokens flattened to one axis, and statistics in float32 or better. Compilers get registered operations
 (ops/depth.py). Second derivatives are for `read="reference"` or torch.func, which get the plain formulas.
@@ -28,9 +29,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
+from normlab.schemes.depth_kernels import usable
 from normlab.schemes.norms import inverse_rms, precise
-from normlab.schemes.ops import depth
+from normlab.schemes.ops import depth, depth_plain
 from normlab.schemes.ops.depth_plain import joined, one_share, single, weighted_sum
+from normlab.schemes.ops.gather import Gather, Gathers, followed, hand_on, rooms_for
 
 Context = Any  # torch's, of an autograd.Function
 
@@ -67,18 +70,25 @@ def full_precision(device: torch.device) -> Any:
     return nullcontext()
 
 
-def keys(v: Tensor, queries: Tensor, eps: float | None) -> tuple[Tensor, Tensor]:
+def gather_for(v: Tensor) -> Gather | None:
+    """For a source that C will read, where a gradient may be asked for."""
+    return Gather() if torch.is_grad_enabled() and not plain() and usable(v) is not None else None
+
+
+def keys(v: Tensor, queries: Tensor, eps: float | None, gather: Gather | None = None) -> tuple[Tensor, Tensor]:
     """Logits [tokens, queries] of the source v [tokens, d], and v; eps None leaves the keys as they are."""
     if transformed():
         logits = precise(v) @ queries.t()
         return logits if eps is None else logits * inverse_rms(v, eps), v
     if torch.compiler.is_compiling():
         return depth.keys.registered(v, queries, eps)[0], v
-    return _Keys.apply(v, queries, eps)
+    logits, handed = _Keys.apply(v, queries, eps, gather)
+    hand_on([gather], [handed])
+    return logits, handed
 
 
 def mix(
-    logits: Tensor, units: Sequence[Tensor], *, summed: bool = False
+    logits: Tensor, units: Sequence[Tensor], *, summed: bool = False, gathers: Gathers = ()
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Log-sum-exp [tokens, queries], weights [tokens, sources, queries], an output [tokens, d] for each query; the units.
 
@@ -94,8 +104,11 @@ def mix(
     if torch.compiler.is_compiling():
         lse, alpha, found = depth.mix.registered(logits, list(units), whole)
         return lse, alpha, tuple(found), tuple(units)
-    lse, alpha, *rest = _Mix.apply(logits, whole, *units)
-    return lse, alpha, tuple(rest[len(units) :]), tuple(rest[: len(units)])
+    mine = followed(gathers, units)
+    lse, alpha, *rest = _Mix.apply(logits, whole, mine, *units)
+    handed = tuple(rest[: len(units)])
+    hand_on(mine, handed)
+    return lse, alpha, tuple(rest[len(units) :]), handed
 
 
 class Query(NamedTuple):
@@ -124,8 +137,9 @@ def merge(
 
 
 def attend(
-    logits: Sequence[Tensor], sources: Sequence[Tensor], *, norm: Norm | None = None, summed: int = 0
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+    logits: Sequence[Tensor], sources: Sequence[Tensor], *, norm: Norm | None = None, summed: int = 0,
+    gathers: Gathers = (),
+) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
     """h [tokens, d], or its norm, for logits [tokens] of sources [tokens, d]; and the sources but the first.
 
     `summed`: the first source is the output of a `mix` of so many, summed, and so is h.
@@ -138,7 +152,9 @@ def attend(
     gain, eps = (None, 0.0) if norm is None else norm
     if torch.compiler.is_compiling():
         return depth.attend.registered(list(logits), list(sources), gain, eps, mass, whole)[0], tuple(sources[1:])
-    h, *handed = _Attend.apply((mass, whole), gain, eps, *logits, *sources)
+    mine = followed(gathers, sources[1:])
+    h, *handed = _Attend.apply((mass, whole), gain, eps, mine, *logits, *sources)
+    hand_on(mine, handed)
     return h, tuple(handed)
 
 
@@ -187,10 +203,12 @@ class _Keys(torch.autograd.Function):
     """L = r (v . w), r = 1/rms(v):  dv = sum_w r dL w - v r^2 (sum_w dL L) / d,  dw = sum over tokens of r dL v"""
 
     @staticmethod
-    def forward(ctx: Context, v: Tensor, queries: Tensor, eps: float | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Context, v: Tensor, queries: Tensor, eps: float | None, gather: Gather | None
+    ) -> tuple[Tensor, Tensor]:
         logits, r = depth.keys.on(v)(v, queries, eps)
         ctx.save_for_backward(v, queries, r, logits)
-        ctx.eps = eps
+        ctx.eps, ctx.gather = eps, gather
         ctx.set_materialize_grads(False)
         return logits, v.view_as(v)
 
@@ -198,10 +216,16 @@ class _Keys(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Context, grad: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         v, queries, r, logits = ctx.saved_tensors
+        gathered = None if ctx.gather is None else ctx.gather.take()
+        if gathered is not None and through is not None:
+            gathered.add_(through)
+        past = through if gathered is None else gathered
         if grad is None:
-            return through, None, None
+            return past, None, None, None
         with full_precision(v.device):
-            return *depth.keys_backward.on(v)(grad, v, queries, r, logits, ctx.eps, through), None
+            if gathered is not None:
+                return *depth_plain.keys_backward(grad, v, queries, r, logits, ctx.eps, past, own=True), None, None
+            return *depth.keys_backward.on(v)(grad, v, queries, r, logits, ctx.eps, past), None, None
 
 
 class _Mix(torch.autograd.Function):
@@ -209,10 +233,10 @@ class _Mix(torch.autograd.Function):
     dL_ns = a_ns (do_s . v_n - (do_s . o_s - dlse_s) / u), u the whole"""
 
     @staticmethod
-    def forward(ctx: Context, logits: Tensor, whole: float, *units: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Context, logits: Tensor, whole: float, gathers: Gathers, *units: Tensor) -> tuple[Tensor, ...]:
         lse, alpha, outputs = depth.mix.on(logits)(logits, units, whole)
         ctx.save_for_backward(alpha, *units)
-        ctx.whole = whole
+        ctx.whole, ctx.gathers = whole, gathers
         ctx.mark_non_differentiable(alpha)
         ctx.set_materialize_grads(False)
         return lse, alpha, *(unit.view_as(unit) for unit in units), *outputs
@@ -223,14 +247,19 @@ class _Mix(torch.autograd.Function):
         alpha, *units = ctx.saved_tensors
         through, given = grads[: len(units)], grads[len(units) :]
         if dlse is None and all(grad is None for grad in given):
-            return None, None, *through
+            return None, None, None, *through
         tokens, _, queries = alpha.shape
         shape = (tokens, units[0].shape[-1])
         outputs = [units[0].new_zeros(shape) if grad is None else _rows(grad) for grad in given]
         dlse = alpha.new_zeros(tokens, queries) if dlse is None else dlse
         past = [None if grad is None else _rows(grad) for grad in through]
+        kernels = usable(alpha, *units, *outputs, *(p for p in past if p is not None)) if any(ctx.gathers) else None
+        if kernels is not None:
+            rooms = rooms_for(ctx.gathers, units, past)
+            dlogits = depth.mix_backward_into(kernels, (alpha, units, outputs, dlse), rooms, ctx.whole)
+            return dlogits, None, None, *(room.returned for room in rooms)
         dlogits, dunits = depth.mix_backward.on(alpha)(alpha, units, outputs, dlse, past, ctx.whole)
-        return dlogits, None, *dunits
+        return dlogits, None, None, *dunits
 
 
 class _Merge(torch.autograd.Function):
@@ -264,11 +293,11 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Context, share: tuple[float, float], gain: Tensor | None, eps: float, *rest: Tensor
+        ctx: Context, share: tuple[float, float], gain: Tensor | None, eps: float, gathers: Gathers, *rest: Tensor
     ) -> tuple[Tensor, ...]:
         logits, sources = rest[: len(rest) // 2], rest[len(rest) // 2 :]
         h, alpha, scale = depth.attend.on(sources[0])(logits, sources, gain, eps, *share)
-        ctx.share = share
+        ctx.share, ctx.gathers = share, [None, *gathers]
         ctx.save_for_backward(alpha, gain, scale, *sources)
         ctx.set_materialize_grads(False)
         return h, *(v.view_as(v) for v in sources[1:])
@@ -278,12 +307,19 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Context, grad: Tensor | None, *handed: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         alpha, gain, scale, *sources = ctx.saved_tensors
         if grad is None:
-            return None, None, None, *([None] * len(sources)), None, *handed
+            return None, None, None, None, *([None] * len(sources)), None, *handed
         past = [None, *(None if one is None else _rows(one) for one in handed)]
-        dlogits, dsources, dgain = depth.attend_backward.on(grad)(
-            *(_rows(grad), alpha, sources, gain, scale, past), *ctx.share
-        )
-        return None, None if gain is None else dgain, None, *dlogits.unbind(0), *dsources
+        given = (_rows(grad), alpha, sources, gain, scale)
+        known = (*sources, *(p for p in past if p is not None), *(() if gain is None else (gain,)))
+        kernels = usable(grad, alpha, *known) if any(ctx.gathers) else None
+        if kernels is not None:
+            rooms = rooms_for(ctx.gathers, sources, past)
+            places, joins = [room.place for room in rooms], [room.joins for room in rooms]
+            dlogits, dgain = kernels.attend_backward(*given, joins, places, *ctx.share)
+            dsources: Sequence[Tensor | None] = [room.returned for room in rooms]
+        else:
+            dlogits, dsources, dgain = depth.attend_backward.on(grad)(*given, past, *ctx.share)
+        return None, None if gain is None else dgain, None, None, *dlogits.unbind(0), *dsources
 
 
 __all__ = ["attend", "full_precision", "handed_norm", "keys", "merge", "mix", "plain", "single", "transformed"]

@@ -21,8 +21,9 @@ from normlab.errors import InputError
 from normlab.schemes.base import GPT2, Branch, Frame, Parts, Scheme, Site
 from normlab.schemes.depth_attention import DepthAttentionConfig, lookup_row
 from normlab.schemes.depth_kernels import usable
-from normlab.schemes.depth_reads import Norm, Query, attend, full_precision, keys, merge, mix
+from normlab.schemes.depth_reads import Norm, Query, attend, full_precision, gather_for, keys, merge, mix
 from normlab.schemes.norms import RMSNorm, Scale, inverse_rms, precise, watched
+from normlab.schemes.ops.gather import Gather, Gathers
 from normlab.schemes.placement import Placement, PlacementConfig
 
 AHEAD = 8  # reads of Full that are computed together
@@ -34,6 +35,7 @@ class Ahead(NamedTuple):
     table: Tensor  # w * gain of every read, [reads, d]
     queries: tuple[Tensor, ...]  # its rows
     units: tuple[Tensor, ...]
+    gathers: Gathers  # where the gradient of each unit is added up, if it is
     logits: tuple[tuple[Tensor, ...], ...]  # of each unit, for the reads of each block that has not ended
     inner: tuple[Inner, ...] = ()  # the sources that this block added (Full)
     outputs: tuple[Tensor, ...] = ()  # of the reads of this block that are still to come, over the units
@@ -47,6 +49,7 @@ class Inner(NamedTuple):
     source: Tensor
     here: tuple[Tensor, ...]  # its logits [tokens] for the reads of this block that were to come
     later: Tensor  # [tokens, reads of later blocks]
+    gather: Gather | None
 
 
 class Sources(NamedTuple):
@@ -270,7 +273,8 @@ class DepthAttention(Scheme):
         if ahead.inner:
             logits = [lse, *(inner.here[offset] for inner in ahead.inner)]
             summed = len(closed) - len(ahead.inner) if self._summed else 0
-            h, sources = attend(logits, [o, *(inner.source for inner in ahead.inner)], norm=norm, summed=summed)
+            known, gathers = [inner.source for inner in ahead.inner], [inner.gather for inner in ahead.inner]
+            h, sources = attend(logits, [o, *known], norm=norm, summed=summed, gathers=gathers)
             inner = tuple(one._replace(source=v) for one, v in zip(ahead.inner, sources, strict=True))
             ahead = ahead._replace(inner=inner)
         elif partial is not None:
@@ -288,7 +292,7 @@ class DepthAttention(Scheme):
         queries = self.queries.to(dtype)
         if self.config.key_norm:
             queries = queries * self.key_gain.to(dtype)
-        ahead = Ahead(queries, queries.unbind(0), (), ())
+        ahead = Ahead(queries, queries.unbind(0), (), (), ())
         if not self.single:
             for source in stream.closed:
                 ahead = self._with_unit(ahead, _flat(source), read)
@@ -301,10 +305,13 @@ class DepthAttention(Scheme):
 
     def _with_unit(self, ahead: Ahead, unit: Tensor, read: int) -> Ahead:
         """One more unit, with its keys for all reads from `read` on."""
-        logits, rows = keys(unit.reshape(-1, unit.shape[-1]), ahead.table[read:], self._eps)
+        flat = unit.reshape(-1, unit.shape[-1])
+        gather = gather_for(flat) if unit.dim() == 2 else None
+        logits, rows = keys(flat, ahead.table[read:], self._eps, gather)
         sources = unit.shape[1] if unit.dim() == 3 else 1
         logits = logits.view(unit.shape[0], sources, logits.shape[-1])  # [tokens, sources, reads]
-        return self._with_logits(ahead, (rows.view(unit.shape),), logits, read)
+        rows = rows if unit.dim() == 2 else rows.view(unit.shape)
+        return self._with_logits(ahead._replace(gathers=(*ahead.gathers, gather)), (rows,), logits, read)
 
     def _with_logits(self, ahead: Ahead, units: tuple[Tensor, ...], logits: Tensor, read: int) -> Ahead:
         """More units, with their logits for all reads from `read` on, split by block."""
@@ -316,9 +323,11 @@ class DepthAttention(Scheme):
     def _with_inner(self, ahead: Ahead, source: Tensor, read: int) -> Ahead:
         """One more source inside a block of Full, with its keys for all reads from `read` on."""
         _, end = self.block_of[read]
-        logits, source = keys(_flat(source), ahead.table[read:], self._eps)
+        flat = _flat(source)
+        gather = gather_for(flat)
+        logits, source = keys(flat, ahead.table[read:], self._eps, gather)
         here, later = logits.split([end - read, logits.shape[1] - (end - read)], dim=1)
-        return ahead._replace(inner=(*ahead.inner, Inner(source, here.unbind(1), later)))
+        return ahead._replace(inner=(*ahead.inner, Inner(source, here.unbind(1), later, gather)))
 
     def _look_ahead(self, ahead: Ahead) -> Ahead:
         """Phase one: every read of the block that is left, over all units."""
@@ -327,7 +336,7 @@ class DepthAttention(Scheme):
         if logits.shape[1] == 1:  # one source: its weight is one
             outputs = ahead.units * logits.shape[2]
             return ahead._replace(logits=rest, outputs=outputs, lse=logits[:, 0].unbind(1), weights=())
-        lse, weights, outputs, units = mix(logits, ahead.units, summed=self._summed)
+        lse, weights, outputs, units = mix(logits, ahead.units, summed=self._summed, gathers=ahead.gathers)
         kept = weights.unbind(2) if self.config.recompute else ()
         return ahead._replace(units=units, logits=rest, outputs=outputs, lse=lse.unbind(1), weights=kept)
 
@@ -339,16 +348,20 @@ class DepthAttention(Scheme):
             return Sources(closed, None, self._with_unit(ahead, _flat(closed[-1]), read))
         if not any(first == read for first, _ in self.schedule):
             return Sources(closed, None, self._with_inner(ahead, closed[-1], read))
-        logits, last = keys(_flat(closed[-1]), ahead.table[read:], self._eps)
+        flat = _flat(closed[-1])
+        gather = gather_for(flat)
+        logits, last = keys(flat, ahead.table[read:], self._eps, gather)
         later = torch.stack([*(inner.later for inner in ahead.inner), logits], dim=1)
         known = len(closed) - len(ahead.inner) - 1
         sources = [*(inner.source for inner in ahead.inner), last]
+        gathers: Gathers = (*(inner.gather for inner in ahead.inner), gather)
         units = tuple(sources)  # C reads them where they lie
         if usable(*sources) is None:
             # The sources are views of their unit from here on: nothing is held twice.
             unit = _unit(sources)
-            units, sources = (unit,), [*unit.unbind(1)] if unit.dim() == 3 else [unit]
+            units, sources, gathers = (unit,), [*unit.unbind(1)] if unit.dim() == 3 else [unit], (None,)
         views = [v.view_as(closed[0]) for v in sources]
+        ahead = ahead._replace(gathers=(*ahead.gathers, *gathers))
         return Sources((*closed[:known], *views), None, self._with_logits(ahead, units, later, read))
 
 

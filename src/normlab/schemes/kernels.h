@@ -5,6 +5,7 @@
 
 typedef long long integer;
 
+#define TILE 16 /* tokens of one source that are read before those of the next: rows side by side come faster */
 #define BLOCK 64 /* tokens that are summed before their sum joins the total: keeps rounding small */
 
 /* Before a loop: what it writes is not what it reads. With many pointers a compiler gives up asking, and does without vectors. */

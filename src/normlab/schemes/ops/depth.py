@@ -18,15 +18,15 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch.library import custom_op
 
-from normlab.schemes.depth_kernels import usable
+from normlab.schemes.depth_kernels import Kernels, usable
 from normlab.schemes.norms import precise
 from normlab.schemes.ops import depth_plain
 from normlab.schemes.ops.depth_plain import Pair, single
+from normlab.schemes.ops.gather import Room, rooms_for
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -143,16 +143,24 @@ def mix_backward(
     whole: float,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     if (kernels := usable(weights, *units, *grads, *_given(*through))) is not None:
-        dunits = [torch.empty_like(unit, memory_format=torch.contiguous_format) for unit in units]
-        past: list[Tensor | None] = []
-        for unit, grad in zip(units, through, strict=True):
-            past += [None] * (1 if unit.dim() == 2 else unit.shape[1]) if grad is None else single([grad])
-        grad_of = kernels.mix_backward
-        return grad_of(
-            weights.contiguous(), single(units), grads, dlse.contiguous(), past, single(dunits), whole
-        ), dunits
+        rooms = rooms_for([None] * len(units), units, through)
+        return mix_backward_into(kernels, (weights, units, grads, dlse), rooms, whole), [room.place for room in rooms]
     found: tuple[Tensor, list[Tensor]] = elsewhere(weights).mix_backward(weights, units, grads, dlse, through, whole)
     return found
+
+
+MixGradients = tuple[Tensor, Sequence[Tensor], Sequence[Tensor], Tensor]
+"""Weights, units, gradients of the outputs and of the log-sum-exp."""
+
+
+def mix_backward_into(kernels: Kernels, given: MixGradients, rooms: Sequence[Room], whole: float) -> Tensor:
+    """In C: the gradient of the logits; those of the units are written to their rooms."""
+    weights, units, grads, dlse = given
+    joins: list[Tensor | None] = []
+    for unit, room in zip(units, rooms, strict=True):
+        joins += [None] * (1 if unit.dim() == 2 else unit.shape[1]) if room.joins is None else single([room.joins])
+    places = single([room.place for room in rooms])
+    return kernels.mix_backward(weights.contiguous(), single(units), grads, dlse.contiguous(), joins, places, whole)
 
 
 # -- merge -------------------------------------------------------------------------------------------------------------
@@ -206,7 +214,8 @@ def attend_backward(
     through: Sequence[Tensor | None], mass: float, whole: float,
 ) -> tuple[Tensor, list[Tensor], Tensor]:  # fmt: skip
     if (kernels := usable(grad, weights, *sources, *_given(gain, *through))) is not None:
-        dlogits, dsources, dgain = kernels.attend_backward(grad, weights, sources, gain, scale, through, mass, whole)
+        dsources = [grad.new_empty(v.shape) for v in sources]
+        dlogits, dgain = kernels.attend_backward(grad, weights, sources, gain, scale, through, dsources, mass, whole)
     else:
         way = elsewhere(grad)
         dlogits, dsources, dgain = way.attend_backward(grad, weights, sources, gain, scale, through, mass, whole)

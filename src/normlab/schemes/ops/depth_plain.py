@@ -58,12 +58,20 @@ def keys_forward(v: Tensor, queries: Tensor, eps: float | None) -> Pair:
 
 
 def keys_backward(
-    grad: Tensor, v: Tensor, queries: Tensor, r: Tensor, logits: Tensor, eps: float | None, through: Tensor | None
-) -> Pair:
-    """dv = through + sum_w r dL w - v r^2 (sum_w dL L) / d,  dw = sum over tokens of r dL v"""
+    grad: Tensor, v: Tensor, queries: Tensor, r: Tensor, logits: Tensor, eps: float | None, through: Tensor | None,
+    *, own: bool = False,
+) -> Pair:  # fmt: skip
+    """dv = through + sum_w r dL w - v r^2 (sum_w dL L) / d,  dw = sum over tokens of r dL v
+
+    `own`: what came through is ours alone, and of full precision: the rest is added to it in place.
+    """
     exact = precise(v)
     pull = grad if eps is None else grad * r[:, None]
     along = None if eps is None else (dots(grad, logits) * r * r)[:, None]
+    if own:
+        assert through is not None
+        dv = through if along is None else through.addcmul_(exact, along, value=-1 / v.shape[-1])
+        return dv.addmm_(pull, queries), pull.t() @ exact
     if through is not None and along is not None:  # the product joins in place: what came through is copied by no pass
         dv = torch.addcmul(precise(through), exact, along, value=-1 / v.shape[-1]).addmm_(pull, queries)
     else:
