@@ -218,7 +218,7 @@ class Kernels:
 
     def attend_backward(
         self, grad: Tensor, weights: Tensor, sources: Sequence[Tensor], gain: Tensor | None, scale: Tensor,
-        through: Sequence[Tensor | None], places: Sequence[Tensor], mass: float, whole: float,
+        through: Sequence[Tensor | None], places: Sequence[Tensor], share: tuple[float, float],
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Gradients of the logits [sources, tokens] and of the gain; those of the sources go to their places.
 
@@ -230,8 +230,7 @@ class Kernels:
                 tokens,
                 d,
                 n,
-                mass,
-                whole,
+                *share,
                 *_strided(grad),
                 weights.data_ptr(),
                 *_many(sources),

@@ -315,7 +315,7 @@ class _Attend(torch.autograd.Function):
         if kernels is not None:
             rooms = rooms_for(ctx.gathers, sources, past)
             places, joins = [room.place for room in rooms], [room.joins for room in rooms]
-            dlogits, dgain = kernels.attend_backward(*given, joins, places, *ctx.share)
+            dlogits, dgain = kernels.attend_backward(*given, joins, places, ctx.share)
             dsources: Sequence[Tensor | None] = [room.returned for room in rooms]
         else:
             dlogits, dsources, dgain = depth.attend_backward.on(grad)(*given, past, *ctx.share)

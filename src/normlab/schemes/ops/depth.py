@@ -215,7 +215,7 @@ def attend_backward(
 ) -> tuple[Tensor, list[Tensor], Tensor]:  # fmt: skip
     if (kernels := usable(grad, weights, *sources, *_given(gain, *through))) is not None:
         dsources = [grad.new_empty(v.shape) for v in sources]
-        dlogits, dgain = kernels.attend_backward(grad, weights, sources, gain, scale, through, dsources, mass, whole)
+        dlogits, dgain = kernels.attend_backward(grad, weights, sources, gain, scale, through, dsources, (mass, whole))
     else:
         way = elsewhere(grad)
         dlogits, dsources, dgain = way.attend_backward(grad, weights, sources, gain, scale, through, mass, whole)
