@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tools.site
 
-from tools.site import choose
+from tools.site import choose, ladder
 from tools.site.schemes import results_table
 
 import normlab as nl
@@ -63,13 +63,15 @@ def findings() -> str:
 
 
 def beats() -> str:
-    """Who leads Pre-Norm in the stored comparison; the guide tells the rest."""
+    """Who leads Pre-Norm in long training and in its first steps; the guide tells the rest."""
+    long = ladder.stored()
     cells = results_table()
     found = [
         f"`{gap.scheme}` at {gap.layers} layers, {gap.mean:+.3f} ({gap.interval}) nats, with steps {gap.time} times as long"
         for gap in choose.certain(cells) if gap.mean < 0
     ]  # fmt: skip
-    return f"In the first 200 steps, of {len(cells)} schemes for certain: {'; '.join(found) or 'none'} (n = 3)."
+    first = f"In the first 200 steps, of {len(cells)} schemes for certain: {'; '.join(found) or 'none'} (n = 3)."
+    return f"{long.answer}\n\n{long.control}\n{first}"
 
 
 def number(entry: Entry) -> str:

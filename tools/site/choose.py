@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.site import ladder
 from tools.site.ledger import _plain, book, outcome
 from tools.site.schemes import results_table
 
@@ -27,7 +28,7 @@ GROUPS = {
 def page() -> str:
     text = TEMPLATE.read_text(encoding="utf-8")
     cells = results_table()
-    text = text.replace("{beats}", beats(cells))
+    text = text.replace("{beats}", beats(cells)).replace("{ladder}", long_training())
     text = re.sub(r"\{table:(\w+):(\d+)\}", lambda f: _cell(cells[f[1]][f[2]]), text)
     text = re.sub(r"\{time:(\w+)\}", lambda f: cells[f[1]]["step time"].split(" ")[0], text)
     return re.sub(r"\{claims:([^}]+)\}", lambda f: _groups(f[1].split(",")), text)
@@ -84,6 +85,11 @@ def beats(cells: dict[str, dict[str, str]]) -> str:
         f"**In the first 200 steps, of {len(cells)} schemes: {leads or 'none'}.** The [stored comparison](results/README.md) "
         "trains each at its own best learning rate, three seeds, p after Holm's correction:\n\n" + "\n".join(lines)
     )
+
+
+def long_training() -> str:
+    found, table = ladder.stored(), "results/README.md#the-ladder-ten-tokens-a-parameter"
+    return f"{found.answer}\n\n{found.control} {found.higher} [The whole table]({table})."
 
 
 def _cell(cell: str) -> str:

@@ -29,5 +29,8 @@ def test_a_baseline_is_named_with_or_without_its_options():
     assert pick_baseline(names, None) == "pre_norm"
     assert pick_baseline(names[:2], None) == "keel"
     assert pick_baseline(names, "Block-Attn-Res") == "block_attn_res(blocks=2)"
+    both = ["pre_norm(embedding_norm=True)", "pre_norm"]
+    assert pick_baseline(both, "pre_norm") == "pre_norm"
+    assert pick_baseline(both, "pre_norm(embedding_norm=true)") == both[0]
     with pytest.raises(ConfigError, match="did you mean 'keel'"):
         pick_baseline(names, "kell")

@@ -12,6 +12,7 @@ from normlab.errors import ConfigError, canonical, unknown
 from normlab.experiments.request import option
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.shapes import GridRequest, round_3
+from normlab.schemes.names import label, parse_scheme
 
 DEFAULT_BUDGET = "10m"
 
@@ -106,9 +107,19 @@ class CompareRequest(GridRequest):
         return len(self.schemes) * len(self.depths) * own
 
 
+def _spelled(name: str) -> str:
+    """As its runs are labelled; a name that is no scheme's stays as it is."""
+    try:
+        return label(parse_scheme(name))
+    except ConfigError:
+        return name
+
+
 def pick_baseline(names: list[str], asked: str | None) -> str:
+    """The one that is asked for, however it is spelled; without its options where no other has that name."""
     if asked is not None:
-        found = [name for name in names if canonical(asked) in (name, name.partition("(")[0])]
+        exact = [name for name in names if name in (canonical(asked), _spelled(asked))]
+        found = exact or [name for name in names if name.partition("(")[0] == canonical(asked)]
         if not found:
             raise ConfigError(unknown("baseline", asked, names))
         return found[0]

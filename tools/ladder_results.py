@@ -1,0 +1,87 @@
+"""Write the ladder's table and sentences into docs/results/README.md, between its marks, and its runs beside it.
+
+    normlab compare --preset ladder-small --out RUNS/ladder-small
+    python tools/ladder_results.py RUNS/ladder-small [RUNS/ladder-small-muon]
+
+Sentences come from the numbers: who ends lower or higher than Pre-Norm for certain, after Holm's correction.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tools.site
+
+from tools.site import ladder
+
+from normlab.experiments.compare.experiment import EXPERIMENT
+from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
+from normlab.files import write_text
+from normlab.report.tables import csv_text
+from normlab.results import plain
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+BEGIN, END = "<!-- ladder -->\n", "<!-- end of ladder -->"
+HEAD = (
+    "scheme", "rate", "held-out loss (nats)", "bits per byte", "over seeds", "against pre_norm (95 %)", "p (Holm)",
+    "training loss", "step time", "loss in pre_norm's time", "saved MB", "gap through the decay",
+)  # fmt: skip
+
+
+def table(setting: SettingResult) -> list[str]:
+    rows = sorted(setting.schemes, key=lambda row: math.inf if row.mean is None else row.mean)
+    lines = [HEAD, ["---"] * len(HEAD), *(cells(row, base=row.scheme == setting.baseline) for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def cells(row: SchemeRow, *, base: bool) -> list[str]:
+    losses = [loss for loss in row.losses.values() if loss is not None]
+    gap, decay = row.difference, row.decay_gap.test
+    return [
+        f"`{row.scheme}`", f"{row.lr:g}", number(row.mean, ".3f"),
+        number(None if row.mean is None else row.mean / math.log(2), ".3f"),
+        number(statistics.stdev(losses) if len(losses) > 1 else None, ".3f"),
+        "-" if base else f"{number(gap.mean, '+.3f')} ({number(gap.low, '+.3f')} to {number(gap.high, '+.3f')})",
+        "-" if base else number(gap.adjusted, ".3f"), number(row.train, ".3f"),
+        number(row.cost.time if row.cost else None, ".2f"),
+        number(row.mean if base else row.loss_at_equal_time, ".3f"),
+        number(None if row.activation_bytes is None else row.activation_bytes / 1e6, ".1f"),
+        "-" if base else f"{number(decay.mean, '+.3f')} ({number(decay.low, '+.3f')} to {number(decay.high, '+.3f')})",
+    ]  # fmt: skip
+
+
+def number(value: float | None, how: str) -> str:
+    return "-" if value is None else format(value, how)
+
+
+def section(found: Comparison, folder: Path) -> list[str]:
+    (setting,) = found.settings
+    said = ladder.of(setting)
+    known = [f"**{setting.setting.optimizer}, {said.tokens:,} tokens.** {said.answer}", ""]
+    known += [f"{said.control} {said.higher}"] if len(said.steps) > 1 else []
+    notes = [note.replace(str(folder), folder.name) for note in found.notes]
+    return [*known, "", *table(setting), "", *notes, ""]
+
+
+def main(folders: list[str]) -> None:
+    lines: list[str] = []
+    for name in folders:
+        found = EXPERIMENT.analyse([Path(name)])
+        lines += section(found, Path(name))
+        runs = [row for row in map(plain, found.cells) if isinstance(row, dict)]
+        target = RESULTS / Path(name).name
+        target.mkdir(exist_ok=True)
+        if target == ladder.FILE.parent:
+            ladder.store(ladder.of(found.settings[0]))
+        write_text(target / "cells.csv", csv_text(runs))
+    page = RESULTS / "README.md"
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    write_text(page, before + BEGIN + "\n".join(lines).rstrip() + "\n" + END + after)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
