@@ -34,6 +34,8 @@ from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
 from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, MaskRow, Rows, column, joined
 from normlab.probes.measure.trials import TrialRow, run_trials
+from normlab.probes.measure.twin.compare import read_twin
+from normlab.probes.measure.twin.rows import read_rows_apart
 from normlab.probes.measure.weights import duplicates, expert_twins, matrix_twins, nonfinite_weights, read_weights
 from normlab.probes.measure.weights.experts import read_experts
 from normlab.probes.measure.weights.functions import read_functions
@@ -99,6 +101,7 @@ def diagnose_prepared(
 
 
 SMALL = 20_000_000  # parameters up to which a pass costs next to nothing
+TWIN_TOKENS = 256  # of two rows: pages and positions that go wrong late are seen too
 TRIED = 16  # pieces on which a promising trial is measured
 
 
@@ -220,6 +223,7 @@ class _Examination:
         small = parts.first_rows(self.batches[0])
         tiny = parts.first_rows(self.batches[0], rows=1, tokens=24)
         tokens, repeats = read_functions(layout, lambda: call(self.model, tiny))
+        twin = read_twin(layout, self.model, parts.first_rows(self.batches[0], tokens=TWIN_TOKENS))
         return Readings(
             matrices=found.matrices,
             gains=found.gains,
@@ -232,6 +236,8 @@ class _Examination:
             tokens=tokens,
             repeats=repeats,
             settings=read_settings(layout),
+            twin=twin,
+            rows_apart=None if twin is not None else read_rows_apart(self.model, self.batches[0]),
         )
 
     def _trials(self, layout: Layout, loss: Loss, readings: Readings) -> tuple[TrialRow, ...]:

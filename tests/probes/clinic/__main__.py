@@ -1,4 +1,4 @@
-"""python -m tests.probes.clinic [train] [--half open|former|set-aside|blind|known|all] [--backbone KIND] [--fault NAME]"""
+"""python -m tests.probes.clinic [train] [--half NAME|known|all|none] [--backbone KIND] [--fault NAME]"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .runner import (
 )
 
 UNFINISHED = 3
-HALF = "known: all but blind, on which rules may be tuned; none: healthy models only"
+HALF = "known: those on which rules may be tuned; none: healthy models only"
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 

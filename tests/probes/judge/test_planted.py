@@ -17,6 +17,7 @@ from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import HeadRow, LayerRow, MaskRow
 from normlab.probes.measure.trials import TrialRow
+from normlab.probes.measure.twin.compare import Deviation, TwinReading
 from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, MatrixTwin, Twin
 from normlab.probes.measure.weights.experts import ExpertRow
 from normlab.probes.measure.weights.functions import RepeatRow, TokenRow
@@ -113,6 +114,8 @@ def drawn():
 CASES = {
     "non_finite": lambda: layers(nonfinite=3.0),
     "broken_residual": lambda: read(breaches=(Breach(ODD, "the layer returns x", 2.13, "it returns 3 x"),)),
+    "not_its_class": lambda: read(twin=TwinReading(0.2, (Deviation(ODD, "attention", "layers.4.self_attn", 0.883),))),
+    "batch_leaks": lambda: read(rows_apart=0.125, experts=()),
     "uncalled_layers": lambda: read(uncalled=("layers.8", "layers.9")),
     "repeated_branch": lambda: read(repeats=(RepeatRow("ffn", 2, ODD, 0.99999),)),
     "ffn_mixes_tokens": lambda: read(tokens=one(READINGS.tokens, mixing=1.3)),

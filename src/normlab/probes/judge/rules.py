@@ -31,6 +31,8 @@ TIMELESS = ("weights", "experts", "embeddings", "final_norm", "heads", "streams"
 AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps", "coherent_gradients")
 # Wrong at any age.
 CERTAIN = (
+    "not_its_class",
+    "batch_leaks",
     "broken_residual",
     "uncalled_layers",
     "broken_norm",
@@ -68,6 +70,8 @@ def _finished(verdict: Verdict, young: set[str], own: str) -> Verdict:
 
 # What stands in no layer and still explains what the loss does.
 WHOLE = (
+    "not_its_class",
+    "batch_leaks",
     "broken_residual",
     "better_changed",
     "wrong_mask",
