@@ -33,10 +33,17 @@ from normlab.probes.measure.skips import SkipEffects, SkipReport, skip_layers, s
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
 from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, MaskRow, Rows, column, joined
-from normlab.probes.measure.trials import TrialRow, run_trials
+from normlab.probes.measure.trials.run import TrialRow, run_trials
 from normlab.probes.measure.twin.compare import read_twin
 from normlab.probes.measure.twin.rows import read_rows_apart
-from normlab.probes.measure.weights import duplicates, expert_twins, matrix_twins, nonfinite_weights, read_weights
+from normlab.probes.measure.weights import (
+    duplicates,
+    expert_twins,
+    matrix_twins,
+    nonfinite_weights,
+    read_weights,
+    scale_twins,
+)
 from normlab.probes.measure.weights.experts import read_experts
 from normlab.probes.measure.weights.functions import read_functions
 from normlab.probes.measure.weights.gains import read_eps
@@ -233,6 +240,7 @@ class _Examination:
             expert_twins=expert_twins(layout),
             responses=read_response(layout, lambda: call(self.model, small)),
             twins=matrix_twins(layout),
+            scales=scale_twins(layout),
             tokens=tokens,
             repeats=repeats,
             settings=read_settings(layout),
@@ -247,11 +255,12 @@ class _Examination:
         portions = parts.skip_batches(self.batches, loss, self.options)
         if self.small:
             pieces = self._pieces(loss, TRIED)[:TRIED]
-            return run_trials(layout, portions[0], pieces, loss, suspects=range(len(layout.layers)))
+            every = range(len(layout.layers))
+            return run_trials(layout, portions[0], pieces, loss, suspects=every, pulls=readings.pulls)
         # Each pass costs: single layers are tried where gradients point at them, if they do at all.
         alike = readings.noise is not None and readings.noise.high < LIMITS.suspicious
         layers = suspects(readings.pulls, len(layout.layers)) if alike else ()
-        return run_trials(layout, portions[0], portions, loss, suspects=layers)
+        return run_trials(layout, portions[0], portions, loss, suspects=layers, pulls=readings.pulls)
 
     @property
     def small(self) -> bool:

@@ -16,7 +16,7 @@ from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import HeadRow, LayerRow, MaskRow
-from normlab.probes.measure.trials import TrialRow
+from normlab.probes.measure.trials.run import TrialRow
 from normlab.probes.measure.twin.compare import Deviation, TwinReading
 from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, MatrixTwin, Twin
 from normlab.probes.measure.weights.experts import ExpertRow
@@ -126,6 +126,7 @@ CASES = {
     "one_direction": lambda: read(
         matrices=tuple(replace(m, top=0.6 if m.name == "q.weight" else 0.1) for m in READINGS.matrices)
     ),
+    "copied_scales": lambda: read(scales=(MatrixTwin("q.weight", 2, ODD, 0.0123),)),
     "copied_matrices": lambda: read(twins=(MatrixTwin("q.weight", 2, ODD, 0.9993),)),
     "exploding_stream": lambda: every(lambda r: {"norm_median": 2.0**r.layer}),
     "stream_jump": lambda: every(lambda r: {"norm_median": r.norm_median * (40 if r.layer >= ODD else 1)}),

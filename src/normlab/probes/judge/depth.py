@@ -10,7 +10,7 @@ from normlab.probes.judge.weights.columns import ROUTERS, layers_of, odd_layers
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.skips import SkipReport, reach
 from normlab.probes.measure.summary import layer_gradients, median
-from normlab.probes.measure.trials import TrialRow
+from normlab.probes.measure.trials.run import TrialRow
 from normlab.stats import spearman
 
 

@@ -69,6 +69,7 @@ class Limits:
     gain_scale: float = 3.0  # of a norm's median gain, relative to the layers around
     gain_peak: float = 5.0
     reset: float = 20.0
+    trained: float = 0.02  # spread of gains that were trained
     share: float = 0.1  # of rows, columns or entries that are off or flipped
     matrix_scale: float = 2.5
     rank: float = 1.6
@@ -90,6 +91,7 @@ class Limits:
     pull_outlier: float = 2.5
     direction: float = 0.48  # of the squared entries of a matrix, the median layer
     values: float = 4.0
+    levels: float = 16.0  # values of a row, where other layers or experts have many more
     norm_misfit: float = 0.05  # of what a norm returns
     token_mixing: float = 0.01  # of what an FFN returns
     equal_rows: float = 0.005

@@ -18,6 +18,7 @@ _VERDICTS = {
     "ffn_mixes_tokens": "an FFN that mixes tokens",
     "repeated_branch": "branches that add the same",
     "one_direction": "one direction outweighs a matrix",
+    "copied_scales": "scales that two layers share",
     "copied_matrices": "a matrix that two layers hold",
     "pre_norm_dilution": "diluted late layers",
     "gain_outlier": "a norm's gain unlike its neighbours'",
