@@ -33,6 +33,7 @@ from normlab.probes.measure.skips import SkipEffects, SkipReport, skip_layers, s
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
 from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, MaskRow, Rows, column, joined
+from normlab.probes.measure.trials.repair import RepairReading, read_repair
 from normlab.probes.measure.trials.run import TrialRow, run_trials
 from normlab.probes.measure.twin.compare import read_twin
 from normlab.probes.measure.twin.rows import read_rows_apart
@@ -188,7 +189,7 @@ class _Examination:
         if causal is not None:
             rows = [replace(row, skip_loss_change=causal.change[row.layer]) for row in rows]
         if causal is not None and loss is not None and say.allows("undoing accidents on trial"):
-            readings = replace(readings, trials=self._trials(layout, loss, readings))
+            readings = replace(readings, trials=self._trials(layout, loss, readings), repair=self._repair(layout, loss))
         summary = summarise(rows, lengths)
         evidence = ModelEvidence(
             rows=rows,
@@ -261,6 +262,11 @@ class _Examination:
         alike = readings.noise is not None and readings.noise.high < LIMITS.suspicious
         layers = suspects(readings.pulls, len(layout.layers)) if alike else ()
         return run_trials(layout, portions[0], portions, loss, suspects=layers, pulls=readings.pulls)
+
+    def _repair(self, layout: Layout, loss: Loss) -> RepairReading | None:
+        if not self.small or loss.targets is None or isinstance(layout, SchemeLayout):
+            return None
+        return read_repair(layout, self._pieces(loss, 4), loss)
 
     @property
     def small(self) -> bool:

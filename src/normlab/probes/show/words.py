@@ -36,6 +36,7 @@ _VERDICTS = {
     "stream_jump": "a jump of the stream",
     "stream_homogenisation": "parallel streams alike",
     "one_stream_head": "the head reads one stream",
+    "quickly_repaired": "a few steps of training repair it",
     "miscalibrated": "wrong about how much it knows",
     "context_unused": "context that does not help",
     "final_norm": "the final norm",

@@ -48,6 +48,7 @@ def row_outlier(f: ModelEvidence) -> Verdict | None:
 def zero_weights(f: ModelEvidence) -> Verdict | None:
     """Rows or columns of a matrix that are zero, or most entries while the same matrix of other layers has them."""
     found: list[tuple[MatrixRow, float]] = []
+    few: list[tuple[MatrixRow, float]] = []
     for row in f.readings.matrices:
         others = [o for o in f.readings.matrices if o.name == row.name and o is not row]
         value = max(row.quiet, row.zeros if _as_fine(row, others) else 0.0)
@@ -56,6 +57,11 @@ def zero_weights(f: ModelEvidence) -> Verdict | None:
         whole = row.quiet > LIMITS.share and row.zeros >= 0.9 * row.quiet  # rows or columns that are exactly zero
         if value > LIMITS.share and (whole or value > 3 * max(usual, 0.01)):
             found.append((row, value))
+        elif row.quiet > LIMITS.missing and row.zeros >= 0.9 * row.quiet and usual < 0.01:
+            few.append((row, row.quiet))
+    # A few rows or columns of one matrix may be dead; the same in several matrices of a layer were taken out.
+    places = [row.layer for row, _ in few]
+    found += [(row, value) for row, value in few if places.count(row.layer) > 2]
     if not found:
         return None
     row, value = max(found, key=lambda item: item[1])

@@ -17,6 +17,7 @@ from normlab.probes.measure.trials.changes import (
     SwappedPair,
     Trial,
     find,
+    inside,
     replaced,
     same_shapes,
     swapped,
@@ -55,9 +56,9 @@ def _parts(layout: Layout, layer: nn.Module) -> Iterator[tuple[str, list[str], s
         if len(found) == 1:
             yield f"the {word}", found, "attention"
     norms = [name for index, name, norm in layer_norms(layout) if layout.layers[index][1] is layer]
-    inside = [name for name in norms if name in dict(layer.named_modules())]
-    if inside:
-        yield "the norms", inside, "weights"
+    own = [name for name in norms if name in dict(layer.named_modules())]
+    if own:
+        yield "the norms", own, "weights"
 
 
 def last_norms(layout: Layout) -> Iterator[Trial]:
@@ -143,6 +144,10 @@ def heads(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
         if out is None or out.weight.shape[1] % count:
             continue
         width = out.weight.shape[1] // count
+        value = find(layout.layers[index][1], VALUES)
+        if value is not None and len(value.weight) % width == 0:
+            turned = inside(value, torch.arange(width).flip(0), width)
+            yield Trial(f"with the value channels of layer {index} reversed", "attention", (index,), turned)
         for one, other in combinations(range(count), 2):
             columns = [out.weight.data[:, head * width : (head + 1) * width] for head in (one, other)]
             pair: list[SwappedPair] = [(columns[0], columns[1])]

@@ -89,7 +89,8 @@ def output_embedding(model: nn.Module) -> Tensor | None:
 
 
 def _positions(model: nn.Module) -> float | None:
-    named = [m for name, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" in name.lower()]
+    places = ((name.lower(), m) for name, m in model.named_modules() if isinstance(m, nn.Embedding))
+    named = [m for name, m in places if "pos" in name or name.endswith("wpe")]
     tables = [table.weight.detach()[2:130].float() for table in named]
     return max((_unusable(rows) for rows in tables if len(rows)), default=None)
 
