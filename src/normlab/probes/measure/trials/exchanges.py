@@ -1,9 +1,8 @@
-"""What may have been exchanged: parts of two layers, the final norm and the last one, tokens, heads, experts."""
+"""What may have been exchanged: parts of two layers, the final norm and the last one, tokens, channels, experts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,7 @@ from normlab.probes.trace.roles import module_path
 
 TOKENS = 3  # pairs of each table that are tried
 MANY = 256  # tokens among which they are looked for
-FEW = 8  # heads or experts: up to here every two are exchanged on trial
+FEW = 8  # experts: up to here a router is tried
 
 
 def exchanged(layout: Layout, pairs: Sequence[tuple[int, int]]) -> Iterator[Trial]:
@@ -134,25 +133,18 @@ def _gradient(layout: Layout, batch: object, loss: Loss, weight: Tensor) -> Tens
     return found if bool(torch.isfinite(found).all()) else None
 
 
-def heads(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
-    """Two heads that write through each other's columns."""
+def channels(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:
+    """Values whose channels are in the wrong order inside of each head."""
     count = getattr(getattr(layout.model, "config", None), "num_attention_heads", None)
-    if not isinstance(count, int) or not 2 < count <= FEW:
+    if not isinstance(count, int) or count < 2:
         return
     for index in suspects:
-        out = find(layout.layers[index][1], OUT)
-        if out is None or out.weight.shape[1] % count:
-            continue
-        width = out.weight.shape[1] // count
         value = find(layout.layers[index][1], VALUES)
-        if value is not None and len(value.weight) % width == 0:
+        out = find(layout.layers[index][1], OUT)
+        width = 0 if value is None else (value.weight if out is None else out.weight.T).shape[0] // count
+        if value is not None and width > 1 and len(value.weight) % width == 0:
             turned = inside(value, torch.arange(width).flip(0), width)
             yield Trial(f"with the value channels of layer {index} reversed", "attention", (index,), turned)
-        for one, other in combinations(range(count), 2):
-            columns = [out.weight.data[:, head * width : (head + 1) * width] for head in (one, other)]
-            pair: list[SwappedPair] = [(columns[0], columns[1])]
-            what = f"with the outputs of heads {one} and {other} of layer {index} exchanged"
-            yield Trial(what, "heads", (index,), swapped(pair))
 
 
 def routed(layout: Layout, suspects: Sequence[int]) -> Iterator[Trial]:

@@ -13,7 +13,7 @@ from normlab.probes.inputs.losses import Loss
 from normlab.probes.measure.gradients import PullRow
 from normlab.probes.measure.table import Real, Sparse
 from normlab.probes.measure.trials.changes import Trial
-from normlab.probes.measure.trials.exchanges import exchanged, heads, last_norms, routed, tokens
+from normlab.probes.measure.trials.exchanges import channels, exchanged, last_norms, routed, tokens
 from normlab.probes.measure.trials.single import SHALLOW, odd_gains, single_layers
 from normlab.probes.measure.trials.sizes import sizes
 from normlab.probes.measure.trials.whole import whole_model
@@ -63,7 +63,7 @@ def run_trials(
         last_norms(layout),
         single_layers(layout, suspects),
         exchanged(layout, _pairs(len(layout.layers), suspects)),
-        heads(layout, suspects),
+        channels(layout, suspects),
         routed(layout, suspects),
         tokens(layout, first, batches, loss),
     ):

@@ -31,7 +31,7 @@ class Deviation(Sparse):
     layer: int  # -1: outside of the layers
     part: str  # attention, ffn, experts, norm, layer, positions, embeddings, final_norm, head, model
     name: str  # its path
-    apart: Real  # ||difference|| over ||what its class returns||; 1 where the class cannot be asked the same
+    apart: Real  # ||difference|| over ||what its class returns||; 1 where the two cannot be compared
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ def _said(output: object) -> Tensor | None:
 
 
 def apart(one: Tensor | None, other: Tensor | None) -> float:
-    """||one - other|| / ||other||; `_MOST` where they cannot be compared."""
+    """||one - other|| / ||other||; 1 where they cannot be compared."""
     if one is None or other is None:
-        return 0.0 if one is other else _MOST
+        return 0.0 if one is other else 1.0
     if one.shape != other.shape:
-        return _MOST
+        return 1.0
     one, other = one.detach().double(), other.detach().double()
     both = one.isfinite() & other.isfinite()  # masks hold minus infinities
     one, other = one[both], other[both]
