@@ -33,8 +33,18 @@ from normlab.probes.measure.skips import SkipEffects, SkipReport, skip_layers, s
 from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, mean, summarise
 from normlab.probes.measure.table import AttentionRow, HeadRow, LayerRow, MaskRow, Rows, column, joined
-from normlab.probes.measure.trials import TrialRow, run_trials
-from normlab.probes.measure.weights import duplicates, expert_twins, matrix_twins, nonfinite_weights, read_weights
+from normlab.probes.measure.trials.repair import RepairReading, read_repair
+from normlab.probes.measure.trials.run import TrialRow, run_trials
+from normlab.probes.measure.twin.compare import read_twin
+from normlab.probes.measure.twin.rows import read_rows_apart
+from normlab.probes.measure.weights import (
+    duplicates,
+    expert_twins,
+    matrix_twins,
+    nonfinite_weights,
+    read_weights,
+    scale_twins,
+)
 from normlab.probes.measure.weights.experts import read_experts
 from normlab.probes.measure.weights.functions import read_functions
 from normlab.probes.measure.weights.gains import read_eps
@@ -99,6 +109,7 @@ def diagnose_prepared(
 
 
 SMALL = 20_000_000  # parameters up to which a pass costs next to nothing
+TWIN_TOKENS = 256  # of two rows: pages and positions that go wrong late are seen too
 TRIED = 16  # pieces on which a promising trial is measured
 
 
@@ -178,7 +189,7 @@ class _Examination:
         if causal is not None:
             rows = [replace(row, skip_loss_change=causal.change[row.layer]) for row in rows]
         if causal is not None and loss is not None and say.allows("undoing accidents on trial"):
-            readings = replace(readings, trials=self._trials(layout, loss, readings))
+            readings = replace(readings, trials=self._trials(layout, loss, readings), repair=self._repair(layout, loss))
         summary = summarise(rows, lengths)
         evidence = ModelEvidence(
             rows=rows,
@@ -220,6 +231,7 @@ class _Examination:
         small = parts.first_rows(self.batches[0])
         tiny = parts.first_rows(self.batches[0], rows=1, tokens=24)
         tokens, repeats = read_functions(layout, lambda: call(self.model, tiny))
+        twin = read_twin(layout, self.model, parts.first_rows(self.batches[0], tokens=TWIN_TOKENS))
         return Readings(
             matrices=found.matrices,
             gains=found.gains,
@@ -229,9 +241,12 @@ class _Examination:
             expert_twins=expert_twins(layout),
             responses=read_response(layout, lambda: call(self.model, small)),
             twins=matrix_twins(layout),
+            scales=scale_twins(layout),
             tokens=tokens,
             repeats=repeats,
             settings=read_settings(layout),
+            twin=twin,
+            rows_apart=None if twin is not None else read_rows_apart(self.model, self.batches[0]),
         )
 
     def _trials(self, layout: Layout, loss: Loss, readings: Readings) -> tuple[TrialRow, ...]:
@@ -241,11 +256,17 @@ class _Examination:
         portions = parts.skip_batches(self.batches, loss, self.options)
         if self.small:
             pieces = self._pieces(loss, TRIED)[:TRIED]
-            return run_trials(layout, portions[0], pieces, loss, suspects=range(len(layout.layers)))
+            every = range(len(layout.layers))
+            return run_trials(layout, portions[0], pieces, loss, suspects=every, pulls=readings.pulls)
         # Each pass costs: single layers are tried where gradients point at them, if they do at all.
         alike = readings.noise is not None and readings.noise.high < LIMITS.suspicious
         layers = suspects(readings.pulls, len(layout.layers)) if alike else ()
-        return run_trials(layout, portions[0], portions, loss, suspects=layers)
+        return run_trials(layout, portions[0], portions, loss, suspects=layers, pulls=readings.pulls)
+
+    def _repair(self, layout: Layout, loss: Loss) -> RepairReading | None:
+        if not self.small or loss.targets is None or isinstance(layout, SchemeLayout):
+            return None
+        return read_repair(layout, self._pieces(loss, 4), loss)
 
     @property
     def small(self) -> bool:

@@ -1,4 +1,4 @@
-"""python -m tests.probes.clinic [train] [--half open|former|set-aside|blind|known|all] [--backbone KIND] [--fault NAME]"""
+"""python -m tests.probes.clinic [train] [--half NAME|known|all|none] [--backbone KIND] [--fault NAME]"""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import torch
 
 from normlab.report.terminal import finite
 
-from . import blind
 from .backbones import KINDS, RUNS, ensure, ready, single_byte_loss
 from .report import Clinic, text
 from .runner import (
     HALVES,
     KNOWN,
+    MORE_RUNS,
     Case,
     Stopwatch,
     cases,
@@ -33,7 +33,7 @@ from .runner import (
 )
 
 UNFINISHED = 3
-HALF = "known: all but blind, on which rules may be tuned; none: healthy models only"
+HALF = "known: those on which rules may be tuned; none: healthy models only"
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -65,10 +65,11 @@ def main() -> int:
     todo = {
         half: [case for case in cases(half, everywhere=chosen.everywhere) if _wanted(case, chosen)] for half in halves
     }
-    whole, blindly = not (chosen.no_healthy or chosen.fault), "blind" in halves
-    runs = [run for run in (*RUNS, *(blind.RUNS if blindly else ())) if whole and chosen.backbone in (None, run.kind)]
+    whole = not (chosen.no_healthy or chosen.fault)
+    more = [run for half in halves for run in MORE_RUNS.get(half, ())]
+    runs = [run for run in (*RUNS, *more) if whole and chosen.backbone in (None, run.kind)]
     ages = list(healthy(runs))
-    clothes = [item for item in dressed() if blindly and whole and chosen.backbone in (None, item.backbone.kind)]
+    clothes = [item for item in dressed(halves) if whole and chosen.backbone in (None, item.backbone.kind)]
     work = Work(total=sum(map(len, todo.values())) + len(ages) + len(clothes), watch=watch)
     checkups = (*work.each(check_up, ages), *work.each(check_up_dressed, clothes))
     clinic = Clinic({half: tuple(work.each(outcome, found)) for half, found in todo.items()}, checkups)

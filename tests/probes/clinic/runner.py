@@ -36,11 +36,14 @@ from .protocol import (
 
 HALVES: dict[str, tuple[Fault, ...]] = {
     "open": open_faults.FAULTS,
-    "former": former.FAULTS,  # set aside once, spent now
+    "former": former.FAULTS,  # set aside once, spent now, as the next two
     "set-aside": set_aside.FAULTS,
     "blind": blind.FAULTS,
 }
-KNOWN = ("open", "former", "set-aside")  # on which rules may be tuned
+UNSEEN: tuple[str, ...] = ()  # halves that no rule was tuned on; a new one is a row above and its name here
+KNOWN = tuple(half for half in HALVES if half not in UNSEEN)  # on which rules may be tuned
+VARIANTS: dict[str, tuple[Variant, ...]] = {"blind": blind.VARIANTS}  # healthy models in other clothes, by half
+MORE_RUNS: dict[str, tuple[Run, ...]] = {"blind": blind.RUNS}  # healthy models that came with a half
 BACKBONES_PER_FAULT = 3
 BACKBONES_PER_VARIANT = 2
 ROOMS = ("probes", "observe", "model", "schemes")  # what a diagnosis depends on
@@ -65,6 +68,7 @@ class Case:
 class Dressed:
     """A healthy model in other clothes."""
 
+    half: str
     variant: Variant
     backbone: Backbone
 
@@ -105,13 +109,13 @@ def cases(half: str, *, everywhere: bool = False) -> Iterator[Case]:
             yield Case(half, fault, Backbone(run_of(kind, seed=(turn + place) % 2)))
 
 
-def dressed() -> Iterator[Dressed]:
+def dressed(halves: Iterable[str] = tuple(VARIANTS)) -> Iterator[Dressed]:
     """Each variant in two of the kinds that it applies to, or in two models of its only kind."""
-    for variant in blind.VARIANTS:
+    for half, variant in ((name, item) for name in halves for item in VARIANTS.get(name, ())):
         turn = zlib.crc32(variant.name.encode())
         kinds = variant.kinds[turn % len(variant.kinds) :] + variant.kinds[: turn % len(variant.kinds)]
         for place, kind in enumerate((kinds * 2)[:BACKBONES_PER_VARIANT]):
-            yield Dressed(variant, Backbone(run_of(kind, seed=(turn + place) % 2)))
+            yield Dressed(half, variant, Backbone(run_of(kind, seed=(turn + place) % 2)))
 
 
 def healthy(runs: Iterable[Run] = RUNS) -> Iterator[Backbone]:
@@ -139,7 +143,7 @@ def check_up(backbone: Backbone) -> Checkup:
 
 def check_up_dressed(item: Dressed) -> Checkup:
     """What is said of a variant and not of the model it was made of."""
-    path = _path("dressed", item.name, digest(item.backbone.run) + _source("blind"))
+    path = _path("dressed", item.name, digest(item.backbone.run) + _source(item.half))
     if path.exists():
         values = json.loads(path.read_text())
         return Checkup(**{**values, "exam": _exam(values["exam"])})

@@ -1,4 +1,4 @@
-"""The half that is set aside: written by somebody who has not read the rules, and not to be read by their author.
+"""The half that was set aside on 2026-11-17: written by somebody who had not read the rules; spent since.
 
 What a careless edit, a bad merge, a broken conversion, a bad quantisation or a training gone wrong would do. Strengths are
 drawn from a range, places by chance, and no fault was chosen or tuned by what `diagnose` says of it: only by what it does to

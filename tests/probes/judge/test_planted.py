@@ -16,7 +16,9 @@ from normlab.probes.measure.readings import Readings
 from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import HeadRow, LayerRow, MaskRow
-from normlab.probes.measure.trials import TrialRow
+from normlab.probes.measure.trials.repair import RepairReading
+from normlab.probes.measure.trials.run import TrialRow
+from normlab.probes.measure.twin.compare import Deviation, TwinReading
 from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, MatrixTwin, Twin
 from normlab.probes.measure.weights.experts import ExpertRow
 from normlab.probes.measure.weights.functions import RepeatRow, TokenRow
@@ -113,6 +115,8 @@ def drawn():
 CASES = {
     "non_finite": lambda: layers(nonfinite=3.0),
     "broken_residual": lambda: read(breaches=(Breach(ODD, "the layer returns x", 2.13, "it returns 3 x"),)),
+    "not_its_class": lambda: read(twin=TwinReading(0.2, (Deviation(ODD, "attention", "layers.4.self_attn", 0.883),))),
+    "batch_leaks": lambda: read(rows_apart=0.125, experts=()),
     "uncalled_layers": lambda: read(uncalled=("layers.8", "layers.9")),
     "repeated_branch": lambda: read(repeats=(RepeatRow("ffn", 2, ODD, 0.99999),)),
     "ffn_mixes_tokens": lambda: read(tokens=one(READINGS.tokens, mixing=1.3)),
@@ -123,6 +127,8 @@ CASES = {
     "one_direction": lambda: read(
         matrices=tuple(replace(m, top=0.6 if m.name == "q.weight" else 0.1) for m in READINGS.matrices)
     ),
+    "quickly_repaired": lambda: read(repair=RepairReading(0.125, 2, 2)),
+    "copied_scales": lambda: read(scales=(MatrixTwin("q.weight", 2, ODD, 0.0123),)),
     "copied_matrices": lambda: read(twins=(MatrixTwin("q.weight", 2, ODD, 0.9993),)),
     "exploding_stream": lambda: every(lambda r: {"norm_median": 2.0**r.layer}),
     "stream_jump": lambda: every(lambda r: {"norm_median": r.norm_median * (40 if r.layer >= ODD else 1)}),
@@ -364,3 +370,23 @@ def test_that_batches_agree_on_a_young_model_is_no_fault():
     found = rules.judge(replace(BASE, readings=replace(young, pulls=steady)))
     assert {verdict.severity for verdict in found} == {"note"}
     assert "coherent_gradients" in {verdict.id for verdict in found}
+
+
+def test_an_expert_and_layers_that_are_coarser_than_the_others_are_named():
+    """Also where half of the layers are coarse, so that none is unlike its neighbours; not where only the ends are fine."""
+    fine = tuple(replace(each, values=60.0, distinct=0.9) for each in READINGS.matrices)
+    coarse = tuple(replace(each, values=3.0, distinct=0.05) if each.expert == 2 else each for each in fine)
+    found = {each.id: each for each in rules.judge(read(matrices=coarse))}["few_values"]
+    assert (found.subject, found.value) == ("experts", 3.0)
+    half = tuple(replace(each, values=12.0, distinct=0.2) if each.layer % 2 else each for each in fine)
+    assert {each.id: each for each in rules.judge(read(matrices=half))}["few_values"].layers == (1, 3, 5, 7)
+    ends = tuple(each if each.layer in (0, DEPTH - 1) else replace(each, values=12.0, distinct=0.5) for each in fine)
+    assert "few_values" not in {each.id for each in rules.judge(read(matrices=ends))}
+
+
+def test_norms_of_queries_that_were_not_loaded_are_named():
+    ones = tuple(GainRow(i, "attn.q_norm", 1.0, 1.0, 0.0, 0.0, 0.0) for i in range(DEPTH))
+    found = {each.id: each for each in rules.judge(read(gains=(*READINGS.gains, *ones)))}["reset_gain"]
+    assert found.subject == "attention"
+    trained = tuple(replace(each, spread=0.05) for each in ones)
+    assert "reset_gain" not in {each.id for each in rules.judge(read(gains=(*READINGS.gains, *trained)))}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import normlab as nl
-from normlab.probes.measure.weights import duplicates, nonfinite_weights, read_weights
+from normlab.probes.measure.weights import duplicates, nonfinite_weights, read_weights, scale_twins
 from normlab.probes.measure.weights.gains import norms_of
 from normlab.probes.trace.locate import locate
 from tests.probes.zoo import Encoder, build
@@ -54,3 +54,27 @@ def test_norms_that_a_scheme_owns_belong_to_the_layers_of_their_branches(scheme)
     rows = [row for row in read_weights(layout).gains if row.layer >= 0]
     assert len(rows) == len(lists) * len(model.sites)
     assert all(row.median == row.layer + 1 for row in rows)
+
+
+def test_rows_scaled_as_in_another_layer_are_seen_and_rows_of_one_length_are_a_design():
+    model = build("llama")
+    layout = locate(model, lambda: None)
+    assert scale_twins(layout) == ()
+    one, other = (model.model.layers[i].mlp.up_proj.weight.data for i in (0, 2))
+    one.mul_(other.norm(dim=1, keepdim=True) / one.norm(dim=1, keepdim=True))
+    (twin,) = scale_twins(layout)
+    assert (twin.name, twin.layer, twin.next) == ("mlp.up_proj.weight", 0, 2)
+    for matrix in (one, other):
+        matrix.div_(matrix.norm(dim=1, keepdim=True))
+    assert scale_twins(layout) == ()
+
+
+def test_positions_that_repeat_are_no_positions():
+    model = build("gpt2")
+    table = model.transformer.wpe.weight
+    ids = torch.arange(20)
+    layout = locate(model, lambda: None)
+    assert read_weights(layout, ids).embedding.positions == 0
+    with torch.no_grad():
+        table[34:] = table[34]
+    assert read_weights(layout, ids).embedding.positions == pytest.approx(30 / 62, abs=0.02)

@@ -10,7 +10,8 @@ from normlab.probes.judge.weights.columns import ROUTERS, layers_of, odd_layers
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.skips import SkipReport, reach
 from normlab.probes.measure.summary import layer_gradients, median
-from normlab.probes.measure.trials import TrialRow
+from normlab.probes.measure.trials.repair import STEPS
+from normlab.probes.measure.trials.run import TrialRow
 from normlab.stats import spearman
 
 
@@ -114,6 +115,18 @@ def _gains(row: TrialRow) -> bool:
     return always or row.change + reach(row.batches) * row.error < -LIMITS.trial
 
 
+def quickly_repaired(f: ModelEvidence) -> Verdict | None:
+    """A few steps of training regain what a trained model has no more to gain."""
+    said, found = f.readings.output, f.readings.repair
+    if said is None or found is None or said.loss > LIMITS.grown * said.frequencies:
+        return None
+    limit = LIMITS.repair_masked if said.kind == "masked" else LIMITS.repair
+    if not found.gain > limit or found.better < 0.8 * found.pieces:
+        return None
+    title = f"{STEPS} steps of training on half of the text lower the loss of the other half by {found.gain:.2g} nats"
+    return verdict("quickly_repaired", "warn", title, value=found.gain, limit=limit)
+
+
 def gradient_outlier(f: ModelEvidence) -> Verdict | None:
     """A matrix at which the loss pulls far harder than at the same one of the layers around."""
     said = f.readings.output
@@ -194,4 +207,12 @@ def _most_coherent(f: ModelEvidence) -> str:
     return max(sums, key=lambda name: sums[name][0] / max(sums[name][1], 1e-30), default="no matrix alone")
 
 
-RULES = (better_changed, harmful_layers, gradient_outlier, coherent_gradients, gradient_imbalance, wasted_layers)
+RULES = (
+    better_changed,
+    quickly_repaired,
+    harmful_layers,
+    gradient_outlier,
+    coherent_gradients,
+    gradient_imbalance,
+    wasted_layers,
+)

@@ -57,7 +57,7 @@ def _rows(read: EmbeddingReading | None, what: str) -> Verdict | None:
 def positions(f: ModelEvidence) -> Verdict | None:
     read = f.readings.embedding
     if read is not None and read.positions is not None and read.positions > LIMITS.share:
-        title = f"{100 * read.positions:.3g} % of the first rows of the table of positions are zero, or nearly"
+        title = f"{100 * read.positions:.3g} % of the first rows of the table of positions are zero, or equal another"
         return verdict("positions", "bad", title, value=100 * read.positions, limit=100 * LIMITS.share)
     if read is None or read.rotary is None or not read.rotary > LIMITS.rotary:
         return None

@@ -28,9 +28,11 @@ UNTRAINED = ("at_chance", "hardly_trained", "not_trained")
 # What a layer does at random weights says little; that one has other weights than its neighbours does at any age.
 TIMELESS = ("weights", "experts", "embeddings", "final_norm", "heads", "streams")
 # Of these subjects, what a fresh model has as well.
-AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps", "coherent_gradients")
+AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps", "coherent_gradients", "quickly_repaired")
 # Wrong at any age.
 CERTAIN = (
+    "not_its_class",
+    "batch_leaks",
     "broken_residual",
     "uncalled_layers",
     "broken_norm",
@@ -68,6 +70,8 @@ def _finished(verdict: Verdict, young: set[str], own: str) -> Verdict:
 
 # What stands in no layer and still explains what the loss does.
 WHOLE = (
+    "not_its_class",
+    "batch_leaks",
     "broken_residual",
     "better_changed",
     "wrong_mask",
@@ -77,7 +81,14 @@ WHOLE = (
     "positions",
     "final_norm",
 )
-SYMPTOMS = ("miscalibrated", "context_unused", "coherent_gradients", "unsettled_weights", "gradient_imbalance")
+SYMPTOMS = (
+    "quickly_repaired",
+    "miscalibrated",
+    "context_unused",
+    "coherent_gradients",
+    "unsettled_weights",
+    "gradient_imbalance",
+)
 
 
 def _explained(verdicts: list[Verdict]) -> list[Verdict]:

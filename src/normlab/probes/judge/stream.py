@@ -8,6 +8,7 @@ from itertools import pairwise
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
 from normlab.probes.measure.summary import finite, median
 from normlab.probes.measure.table import column
+from normlab.probes.measure.twin.compare import APART
 
 
 def non_finite(f: ModelEvidence) -> Verdict | None:
@@ -43,6 +44,48 @@ def uncalled_layers(f: ModelEvidence) -> Verdict | None:
         return None
     title = f"{len(found)} of {len(found) + len(f.rows)} layers are never called: {', '.join(found[:4])}"
     return verdict("uncalled_layers", "warn", title, value=float(len(found)), limit=0.0)
+
+
+_DEVIATES = {  # part: (its name in a sentence, subject)
+    "attention": ("attention", "attention"),
+    "ffn": ("FFN", "branches"),
+    "experts": ("experts", "experts"),
+    "norm": ("norm", "branches"),
+    "layer": ("sum", "stream"),
+    "positions": ("positions", "attention"),
+    "embeddings": ("embeddings", "embeddings"),
+    "final_norm": ("final norm", "final_norm"),
+    "head": ("head", "loss"),
+    "model": ("model around its parts", "loss"),
+}
+
+
+def not_its_class(f: ModelEvidence) -> Verdict | None:
+    """A part that returns something else than its class does with the same weights and the same input."""
+    found = f.readings.twin
+    if found is None or not found.places or not found.apart > APART:
+        return None
+    worst = max(found.places, key=lambda place: place.apart)
+    alike = [place for place in found.places if place.part == worst.part]
+    layers = tuple(sorted({place.layer for place in found.places if place.layer >= 0}))
+    word, subject = _DEVIATES.get(worst.part, (worst.part, "stream"))
+    where = f"the {word} of layer {worst.layer}" if worst.layer >= 0 else f"the {word}"
+    more = f"; {len(found.places)} places in all, {len(alike)} of this kind" if len(found.places) > 1 else ""
+    title = (
+        f"{where} ({worst.name}) does not compute what its class does with the same weights: the difference is "
+        f"{worst.apart:.3g} of the output{more}"
+    )
+    return verdict("not_its_class", "bad", title, value=worst.apart, limit=APART, layers=layers, subject=subject)
+
+
+def batch_leaks(f: ModelEvidence) -> Verdict | None:
+    """What is predicted of one text depends on another text of the batch."""
+    value = f.readings.rows_apart
+    if value is None or not value > APART:
+        return None
+    title = f"the predictions of one row change by {value:.3g} of their size when another row is in the batch"
+    severity = "note" if f.readings.experts else "bad"  # experts of a limited capacity do so by design
+    return verdict("batch_leaks", severity, title, value=value, limit=APART)
 
 
 def _steps(f: ModelEvidence) -> list[float]:
@@ -140,7 +183,7 @@ def stream_homogenisation(f: ModelEvidence) -> Verdict | None:
     )
 
 
-CAUSES = (broken_residual, uncalled_layers)
+CAUSES = (not_its_class, batch_leaks, broken_residual, uncalled_layers)
 RULES = (
     exploding_stream,
     stream_jump,

@@ -69,7 +69,9 @@ class Limits:
     gain_scale: float = 3.0  # of a norm's median gain, relative to the layers around
     gain_peak: float = 5.0
     reset: float = 20.0
+    trained: float = 0.02  # spread of gains that were trained
     share: float = 0.1  # of rows, columns or entries that are off or flipped
+    missing: float = 0.03  # of rows or columns that are exactly zero in several matrices of a layer
     matrix_scale: float = 2.5
     rank: float = 1.6
     row: float = 10.0  # largest row of a matrix over its median row, relative to the layers around
@@ -90,12 +92,15 @@ class Limits:
     pull_outlier: float = 2.5
     direction: float = 0.48  # of the squared entries of a matrix, the median layer
     values: float = 4.0
+    levels: float = 16.0  # values of a row, where other layers or experts have many more
     norm_misfit: float = 0.05  # of what a norm returns
     token_mixing: float = 0.01  # of what an FFN returns
     equal_rows: float = 0.005
     # -- tried --
     trial: float = 0.01  # nats that a change must gain beyond its error
     always: int = 12  # batches of which all but one must gain where the error alone does not say it
+    repair: float = 0.03  # nats that a few steps of training gain; healthy small models at most 0.007
+    repair_masked: float = 0.06  # the same where a few hidden tokens count; healthy ones lose
     coherent: float = 2400.0  # targets from which on the gradient is more than noise
     suspicious: float = 5000.0  # targets: below, single layers of large models are tried as well
     coherent_masked: float = 330.0  # the same where a few hidden tokens count

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from normlab.probes.measure.gradients import NoiseReading, PullRow
 from normlab.probes.measure.outputs import OutputReading
-from normlab.probes.measure.table import HeadRow, MaskRow, Sparse
-from normlab.probes.measure.trials import TrialRow
+from normlab.probes.measure.table import HeadRow, MaskRow, Number, Sparse
+from normlab.probes.measure.trials.repair import RepairReading
+from normlab.probes.measure.trials.run import TrialRow
+from normlab.probes.measure.twin.compare import TwinReading
 from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, MatrixTwin
 from normlab.probes.measure.weights.experts import ExpertRow
 from normlab.probes.measure.weights.functions import RepeatRow, TokenRow
@@ -41,3 +43,7 @@ class Readings(Sparse):
     tokens: tuple[TokenRow, ...] | None = None
     repeats: tuple[RepeatRow, ...] | None = None
     settings: tuple[SettingRow, ...] | None = None
+    twin: TwinReading | None = None  # beside a fresh instance of its class; None: its class is its own
+    rows_apart: Number = None  # how far a row's predictions depend on the row beside it
+    scales: tuple[MatrixTwin, ...] | None = None  # matrices that differ and whose rows have the same lengths
+    repair: RepairReading | None = None  # what a few steps of training gain; small models only

@@ -66,6 +66,13 @@ TEXTS = {
         "make the change for good: look at the conversion or the edit that did the opposite",
         normal="a loss that rises with every such change",
     ),
+    "quickly_repaired": Words(
+        "weights",
+        "confirmed by trying: a trained model gains next to nothing by a few small steps; one that gains much was changed "
+        "after training (an optimizer's state, a merge, few bits), or the text is not of the kind that it learnt",
+        "try a text of its kind; then compare the weights with the last good checkpoint, or train on for some hundred steps",
+        normal="below 0.01 nats in healthy small models of some hundred steps",
+    ),
     "gradient_outlier": Words(
         "gradients",
         "the loss wants this matrix changed, and not those of the layers around: it may have been changed after training, "

@@ -169,6 +169,20 @@ TEXTS = {
         "look at the forward of this norm and at hooks on it; compare it with the library's own",
         normal="equal up to rounding and eps",
     ),
+    "not_its_class": Words(
+        "attention",
+        "a fresh instance of the same class with the same weights computes something else: a hook, a patched method, another "
+        "module or a damaged buffer stands between, and training did not see it unless it stood there too",
+        "look at the hooks and the patched methods of this module, at its settings beside the config, and at buffers that no "
+        "file stores; or load the weights into a fresh model",
+        normal="equal up to rounding",
+    ),
+    "batch_leaks": Words(
+        "attention",
+        "rows of a batch are different texts: one that changes another's predictions mixes them, and leaks one user's text",
+        "look for a wrong axis (batch and tokens exchanged), a shared cache, or statistics over the whole batch",
+        normal="no difference up to rounding",
+    ),
     "odd_setting": Words(
         "branches",
         "layers of one class are built in one loop: a setting that some have otherwise comes from an edit, and training did "

@@ -18,6 +18,13 @@ TEXTS = {
         "continue training, or remove the copies and train their neighbours on: normlab prune MODEL --layers NUMBERS "
         "--heal 200",
     ),
+    "copied_scales": Words(
+        "weights",
+        "rows of trained matrices have lengths of their own; two layers with the same ones were scaled by one set, as "
+        "where weights of few bits are read with the scales of another layer",
+        "look at the order of the scales in the file that the weights were read from",
+        normal="lengths that differ from layer to layer",
+    ),
     "copied_matrices": Words(
         "weights",
         "no training makes two matrices equal: a name was mapped twice, or one layer's part was loaded into another",

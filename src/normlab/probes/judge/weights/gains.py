@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, verdict
 from normlab.probes.judge.weights.columns import layers_of, odd_layers
+from normlab.probes.measure.summary import median
 from normlab.probes.measure.weights import GainRow
 
 
@@ -57,13 +58,30 @@ def reset_gain(f: ModelEvidence) -> Verdict | None:
     found = odd_layers(f, f.readings.gains, lambda row: max(row.spread, 1e-6), least=LIMITS.reset, high=False)
     found = [(name, each) for name, each in found if each.value < 1e-4]
     if not found:
-        return None
+        return _head_gains(f)
     layers, (name, worst) = layers_of(found), found[0]
     title = (
         f"the gain of {name} in layer {worst.layer} is the same in every coordinate; in its neighbours it varies by "
         f"{100 * worst.usual:.2g} %: {listed(layers)} may not have been trained, or not loaded"
     )
     return verdict("reset_gain", "warn", title, value=100 * worst.usual, limit=LIMITS.reset, layers=layers)
+
+
+HEAD_NORMS = ("q_norm", "k_norm", "query_norm", "key_norm", "q_layernorm", "k_layernorm", "q_ln", "k_ln")
+
+
+def _head_gains(f: ModelEvidence) -> Verdict | None:
+    """Norms of queries or keys that no layer has trained, beside norms that were. Gains elsewhere can be folded away."""
+    named = [row for row in f.readings.gains if row.name.rpartition(".")[2] in HEAD_NORMS]
+    others = [row.spread for row in f.readings.gains if row.layer >= 0 and row not in named]
+    usual = median(others) if others else 0.0
+    if len(named) < 4 or max(row.spread for row in named) > 1e-6 or usual < LIMITS.trained:
+        return None
+    title = (
+        f"the gains of {named[0].name} are the same in every coordinate of every layer, those of other norms vary by "
+        f"{100 * usual:.2g} %: they may not have been loaded"
+    )
+    return verdict("reset_gain", "warn", title, value=100 * usual, limit=100 * LIMITS.trained, subject="attention")
 
 
 def norm_eps(f: ModelEvidence) -> Verdict | None:

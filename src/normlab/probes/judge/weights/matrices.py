@@ -15,7 +15,7 @@ from normlab.probes.measure.weights import MatrixRow
 
 def matrix_outlier(f: ModelEvidence) -> Verdict | None:
     biases = [row for row in f.readings.matrices if row.expert is None and row.name.endswith("bias")]
-    found = odd_layers(f, _whole(f), lambda row: row.rms, least=LIMITS.matrix_scale)
+    found = odd_layers(f, whole(f), lambda row: row.rms, least=LIMITS.matrix_scale)
     # Biases are small and differ; one that dwarfs all others is seen here.
     found += [
         (name, each)
@@ -48,6 +48,7 @@ def row_outlier(f: ModelEvidence) -> Verdict | None:
 def zero_weights(f: ModelEvidence) -> Verdict | None:
     """Rows or columns of a matrix that are zero, or most entries while the same matrix of other layers has them."""
     found: list[tuple[MatrixRow, float]] = []
+    few: list[tuple[MatrixRow, float]] = []
     for row in f.readings.matrices:
         others = [o for o in f.readings.matrices if o.name == row.name and o is not row]
         value = max(row.quiet, row.zeros if _as_fine(row, others) else 0.0)
@@ -56,6 +57,11 @@ def zero_weights(f: ModelEvidence) -> Verdict | None:
         whole = row.quiet > LIMITS.share and row.zeros >= 0.9 * row.quiet  # rows or columns that are exactly zero
         if value > LIMITS.share and (whole or value > 3 * max(usual, 0.01)):
             found.append((row, value))
+        elif row.quiet > LIMITS.missing and row.zeros >= 0.9 * row.quiet and usual < 0.01:
+            few.append((row, row.quiet))
+    # A few rows or columns of one matrix may be dead; the same in several matrices of a layer were taken out.
+    places = [row.layer for row, _ in few]
+    found += [(row, value) for row, value in few if places.count(row.layer) > 2]
     if not found:
         return None
     row, value = max(found, key=lambda item: item[1])
@@ -89,7 +95,7 @@ def low_rank(f: ModelEvidence) -> Verdict | None:
 def one_direction(f: ModelEvidence) -> Verdict | None:
     """One direction makes up half of a matrix in most layers: what a merged adapter of the wrong scale leaves."""
     tops: dict[str, list[MatrixRow]] = defaultdict(list)
-    for row in _whole(f):
+    for row in whole(f):
         if row.top is not None and row.rms > 0 and not row.name.endswith(ROUTERS):
             tops[row.name].append(row)
     shares = {name: median([row.top or 0.0 for row in rows]) for name, rows in tops.items() if len(rows) > 2}
@@ -163,29 +169,9 @@ def _part(row: PullRow) -> str:
     return "embeddings" if "embed" in row.name else "final_norm" if "norm" in row.name.lower() else "weights"
 
 
-def few_values(f: ModelEvidence) -> Verdict | None:
-    """A layer that was rounded far more coarsely than the others, or matrices of two to four values a row."""
-    found = odd_layers(f, _whole(f), lambda row: row.distinct, least=LIMITS.distinct, high=False)
-    counts = [(row, row.values) for row in _whole(f) if row.values is not None and row.rms > 0]
-    coarse = [row for row, count in counts if count <= LIMITS.values]
-    if coarse and not found:
-        row, layers = coarse[0], tuple(sorted({row.layer for row in coarse}))
-        title = f"a row of {row.name} in layer {row.layer} has {row.values:g} different values ({listed(layers)})"
-        return verdict("few_values", "warn", title, value=row.values or 0.0, limit=LIMITS.values, layers=layers)
-    if not found:
-        return None
-    name, worst = found[0]
-    title = (
-        f"a row of {name} in layer {worst.layer} has {100 * worst.value:.2g} % as many different values as entries, in its "
-        f"neighbours {100 * worst.usual:.2g} %"
-    )
-    layers = layers_of(found)
-    return verdict("few_values", "warn", title, value=100 * worst.value, limit=LIMITS.distinct, layers=layers)
-
-
 def spectrum_outlier(f: ModelEvidence) -> Verdict | None:
     """Training lifts the largest singular value out of the noise; a layer that was started anew lost it."""
-    found = odd_layers(f, _whole(f), lambda row: row.edge, least=LIMITS.edge, high=False)
+    found = odd_layers(f, whole(f), lambda row: row.edge, least=LIMITS.edge, high=False)
     if not found:
         return None
     name, worst = found[0]
@@ -211,7 +197,7 @@ def tails_outlier(f: ModelEvidence) -> Verdict | None:
 
     Trained matrices differ much in how heavy their tails are; one without tails is as it was drawn, or was cut.
     """
-    found = odd_layers(f, _whole(f), lambda row: row.tails, least=LIMITS.tails, high=False)
+    found = odd_layers(f, whole(f), lambda row: row.tails, least=LIMITS.tails, high=False)
     found = [(name, each) for name, each in found if each.value < LIMITS.no_tails]
     if not found:
         return None
@@ -242,7 +228,7 @@ def misfit(f: ModelEvidence) -> Verdict | None:
     return verdict("misfit", severity, title, value=worst.value, limit=LIMITS.response, layers=layers)
 
 
-def _whole(f: ModelEvidence) -> list[MatrixRow]:
+def whole(f: ModelEvidence) -> list[MatrixRow]:
     """Matrices, with the experts of a layer as one: the median over them."""
     plain = [row for row in f.readings.matrices if row.expert is None and not row.name.endswith("bias")]
     groups: dict[tuple[int, str], list[MatrixRow]] = defaultdict(list)
@@ -274,7 +260,6 @@ RULES = (
     duplicated_layers,
     copied_matrices,
     zero_weights,
-    few_values,
     low_rank,
     one_direction,
     matrix_outlier,

@@ -15,6 +15,7 @@ from normlab.probes.measure.weights.copies import (
     duplicates,
     expert_twins,
     matrix_twins,
+    scale_twins,
 )
 from normlab.probes.measure.weights.ends import EmbeddingReading, input_embedding, output_embedding, read_rows
 from normlab.probes.measure.weights.gains import GainRow, final_norms, gain_of, layer_norms, read_gain
@@ -38,6 +39,7 @@ __all__ = [
     "nonfinite_weights",
     "output_embedding",
     "read_weights",
+    "scale_twins",
 ]
 
 

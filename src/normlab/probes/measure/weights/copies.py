@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from normlab.probes.trace.hooks import Layout
 
 ALIKE = 0.99  # cosine between the weights of two layers, or of two experts
+_ROWS = 512  # whose lengths are compared
 _MOST = 64  # experts: pairs grow with the square
 
 
@@ -91,6 +92,28 @@ def matrix_twins(layout: Layout) -> tuple[MatrixTwin, ...]:
         for (i, mine, a), (j, theirs, b) in combinations(units, 2):
             plain = abs(float(a.mean())) < 0.3 * float(a.square().mean().sqrt())
             if mine != theirs and plain and a.shape == b.shape and (cosine := float(a @ b)) > ALIKE:
+                found.append(MatrixTwin(name, i, j, cosine))
+    return tuple(found)
+
+
+@torch.no_grad()
+def scale_twins(layout: Layout) -> tuple[MatrixTwin, ...]:
+    """Matrices of one name that differ and whose rows have the same lengths: scales of another layer.
+
+    Rows that are all of one length are a design, and say nothing.
+    """
+    known: dict[str, list[tuple[int, Tensor, Tensor]]] = {}
+    for index, (_, layer) in enumerate(layout.layers):
+        for name, parameter in layer.named_parameters():
+            if parameter.dim() >= 2 and parameter.is_floating_point() and parameter.shape[-1] > 4:
+                rows = torch.linalg.vector_norm(parameter.detach().float(), dim=-1).flatten()[:_ROWS]
+                if len(rows) >= 16 and float(rows.std()) > 0.01 * float(rows.mean()) > 0:
+                    known.setdefault(name, []).append((index, rows, parameter.detach()))
+    found = []
+    for name, matrices in known.items():
+        for (i, mine, a), (j, theirs, b) in combinations(matrices, 2):
+            alike = mine.shape == theirs.shape and bool(torch.allclose(mine, theirs, rtol=1e-4, atol=0))
+            if alike and a.data_ptr() != b.data_ptr() and (cosine := float(_unit(a) @ _unit(b))) < ALIKE:
                 found.append(MatrixTwin(name, i, j, cosine))
     return tuple(found)
 

@@ -28,7 +28,9 @@ class EmbeddingReading(Sparse):
     common: Real  # |mean row| over the median norm
     equal: Number = None  # share of rows that another row repeats
     empty: Number = None  # share of coordinates that no row uses
-    positions: Number = None  # share of the first rows of a table of positions that are zero, or nearly
+    positions: Number = (
+        None  # share of the first rows of a table of positions that are zero, nearly, or equal to another
+    )
     rotary: Number = None  # largest relative deviation of a rotary frequency from base^(-2 i / width)
 
 
@@ -87,9 +89,16 @@ def output_embedding(model: nn.Module) -> Tensor | None:
 
 
 def _positions(model: nn.Module) -> float | None:
-    named = [m for name, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" in name.lower()]
-    tables = [torch.linalg.vector_norm(table.weight.detach()[2:130].float(), dim=1) for table in named]
-    return max((quiet(sizes) for sizes in tables if len(sizes)), default=None)
+    places = ((name.lower(), m) for name, m in model.named_modules() if isinstance(m, nn.Embedding))
+    named = [m for name, m in places if "pos" in name or name.endswith("wpe")]
+    tables = [table.weight.detach()[2:130].float() for table in named]
+    return max((_unusable(rows) for rows in tables if len(rows)), default=None)
+
+
+def _unusable(rows: Tensor) -> float:
+    """Share of positions that are not there, or that cannot be told from another."""
+    sizes = torch.linalg.vector_norm(rows, dim=1)
+    return max(quiet(sizes), _equal(rows[sizes > 0.01 * sizes.mean()]))
 
 
 def _rotary(model: nn.Module) -> float | None:

@@ -5,7 +5,9 @@ import torch
 import transformers
 
 from normlab.probes.inputs.losses import Loss
-from normlab.probes.measure.trials import converted, run_trials, single_layers, whole_model
+from normlab.probes.measure.trials.run import run_trials
+from normlab.probes.measure.trials.single import single_layers
+from normlab.probes.measure.trials.whole import converted, whole_model
 from normlab.probes.trace.locate import locate
 from tests.probes.zoo import build, inputs
 
