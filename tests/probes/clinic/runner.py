@@ -43,8 +43,7 @@ HALVES: dict[str, tuple[Fault, ...]] = {
 }
 UNSEEN: tuple[str, ...] = ("unseen",)  # halves that no rule was tuned on; a new one is a row above and its name here
 KNOWN = tuple(half for half in HALVES if half not in UNSEEN)  # on which rules may be tuned
-# Healthy models in other clothes, by half.
-VARIANTS: dict[str, tuple[Variant, ...]] = {"blind": blind.VARIANTS, "unseen": unseen.VARIANTS}
+VARIANTS: dict[str, tuple[Variant, ...]] = {
     "blind": blind.VARIANTS,
     "unseen": unseen.VARIANTS,
 }  # healthy models in other clothes, by half
