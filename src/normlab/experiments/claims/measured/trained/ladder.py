@@ -99,7 +99,7 @@ def at_step(row: SchemeRow, seed: int, step: int) -> float:
 
 def per_parameter(setting: SettingResult) -> dict[str, SettingValue]:
     """Tokens over the baseline's parameters: the measure of how long was trained."""
-    base = setting.schemes[0]
+    base = setting.reference
     return {"tokens per parameter": round(setting.setting.tokens / base.parameters, 2), "steps": setting.setting.steps}
 
 
