@@ -1,6 +1,5 @@
 """The built site in a real browser: nothing is fetched, nothing is wider than the screen, nothing complains."""
 
-import shutil
 import subprocess
 import sys
 
@@ -20,18 +19,6 @@ def site():
     """As `make docs` makes it, but for the tutorials, which take their time there."""
     subprocess.run([sys.executable, "-m", "tools.site", "--no-run"], check=True, cwd=ROOT)
     return ROOT / "build" / "site"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("no Chromium here")
-    with playwright.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -1,6 +1,9 @@
 import math
 
+import pytest
+
 from normlab.report import Page
+from normlab.report.page import plotly_script
 
 NASTY = "<script>alert(1)</script> & 'x' \"y\" </script>"
 
@@ -32,3 +35,11 @@ def test_the_page_is_one_file_without_network(tmp_path):
     plain = Page("no plots")
     plain.text("x")
     assert len(plain.render()) < 20_000, "plotly is inlined only where there is a plot"
+
+
+def test_plotly_is_parsed_once():
+    """Brackets around its outermost function, and not a letter otherwise; a plotly that is written otherwise is left."""
+    offline = pytest.importorskip("plotly.offline")
+    plain, ours = offline.get_plotlyjs(), plotly_script()
+    assert ": this, (() => {" in ours
+    assert ours.replace(": this, (() => {", ": this, () => {").rstrip()[:-5] == plain.rstrip()[:-4]

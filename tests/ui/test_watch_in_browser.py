@@ -104,15 +104,18 @@ def test_many_runs_load_at_once(served, tab, tmp_path):
         (folder / "config.yaml").write_text(yaml)
         (folder / "log.jsonl").write_text(text)
     address = served(tmp_path)
+    inside = tab.context.new_cdp_session(tab)
+    inside.send("Performance.enable", {"timeDomain": "threadTicks"})
     begun, spent = time.monotonic(), time.process_time()
     ready(tab, address)
     took, spent = time.monotonic() - begun, time.process_time() - spent
+    page = {each["name"]: each["value"] for each in inside.send("Performance.getMetrics")["metrics"]}["ThreadTime"]
     assert tab.locator("tr[data-run]").count() == 200
     drawn = tab.evaluate("document.querySelector('.plot').data.map(t => [t.runs.length, t.text.length, t.x.length])")
     assert sum(runs for runs, _, _ in drawn) == 200
     assert all(named == points for _, named, points in drawn), "hovering names the run"
-    print(f"200 runs of 10,000 points: {took:.2f} s, of which the server's processor {spent:.2f} s")
-    assert spent < 2, "processor time: the wall clock is the machine's business"
+    print(f"200 runs of 10,000 points: {took:.2f} s; processor: server {spent:.2f} s, page {page:.2f} s")
+    assert spent + page < 2, "processor time: the wall clock is the machine's business"
 
 
 def test_dark_and_on_a_phone(served, browser, tmp_path):

@@ -49,7 +49,7 @@ def dot_columns(names: Sequence[str], columns: Sequence[DotColumn]) -> tuple[Fig
         left = number * (width + gap)
         layout[f"xaxis{tag}"] = {
             "domain": [left, left + width], "type": "log", "anchor": "y", "side": "top", "fixedrange": True,
-            "tickangle": 0, **_few([*xs, column.neutral]),
+            "tickangle": 0, **_few([*xs, column.neutral], column.neutral),
         }  # fmt: skip
         notes.append({"text": column.title, "x": left + width / 2, "y": 1, "yshift": 32, "xref": "paper", "yref": "paper",
                       "xanchor": "center", "yanchor": "bottom", "showarrow": False, "font": {"size": 12}})  # fmt: skip
@@ -63,20 +63,23 @@ def _positive(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value > 0
 
 
-def _few(values: Sequence[float | None]) -> dict[str, object]:
-    """On a phone a column has room for two numbers, if they are far enough apart, and none at its edge."""
+def _few(values: Sequence[float | None], neutral: float | None) -> dict[str, object]:
+    """On a phone a column has room for two numbers, if they are far enough apart: where no effect lies, and another."""
     found = log_ticks(values)
     known = [value for value in values if value is not None and _positive(value)]
     places, texts = found.get("tickvals"), found.get("ticktext")
     if not known or not isinstance(places, list) or not isinstance(texts, list):
         return found
     low, high = min(known), max(known)
-    inner = [at for at, place in enumerate(places) if 2 * low <= place <= high / 2] or list(range(len(places)))
+    inner = [at for at, place in enumerate(places) if 2 * low <= place <= high / 2 or place == neutral]
+    inner = inner or list(range(len(places)))
     decade = COLUMN / max(0.5, 1.1 * math.log10(high / low))  # pixels
     pairs = [(one, two) for one in inner for two in inner if one < two]
     fit = [
         (one, two) for one, two in pairs
         if decade * math.log10(places[two] / places[one]) > LETTER * (len(texts[one]) + len(texts[two])) / 2 + LETTER
     ]  # fmt: skip
-    kept = max(fit, key=lambda pair: places[pair[1]] / places[pair[0]]) if fit else (inner[len(inner) // 2],)
+    # Where no effect lies first, then as far apart as they go.
+    kept = max(fit, key=lambda pair: (neutral in (places[pair[0]], places[pair[1]]), places[pair[1]] / places[pair[0]]),
+               default=(inner[len(inner) // 2],))  # fmt: skip
     return {"tickvals": [places[at] for at in kept], "ticktext": [texts[at] for at in kept]}

@@ -26,7 +26,7 @@ LEVELS = 3
 POINTS, FEWEST = 20_000, 100  # points that are kept of all curves together, and of one at least
 LOOK = 0.4  # seconds: between two looks at the logs at least
 WALK = 2.0  # seconds: between two searches for new runs
-LOOKING = 0.5  # seconds that a look should take: configurations that do not fit in wait for the next
+LOOKING = 0.5  # seconds that a look should take: long logs and configurations that do not fit in wait for the next
 READING = 0.05  # seconds of every look that may go into configurations, however long the logs were
 
 
@@ -77,9 +77,9 @@ class RunFeed:
             return 0.0 if self.ended else None
         return whole * max(0.0, 1 - self.step / max(1, self.facts.steps))
 
-    def refresh(self, home: Path) -> bool:
+    def refresh(self, home: Path, *, skim: bool = False) -> bool:
         """Has anything changed? `home` is where its process works: its own folder, or that of its stack."""
-        changed = self.log.read()
+        changed = self.log.read(skim=skim)
         before = self.state, self.why
         if not self._ended():
             self._state(home)
@@ -117,7 +117,7 @@ class RunFeed:
         elif error is not None:
             self.state, self.why = "failed", error
         else:
-            self.state = "stopped" if self.log.offset else "waiting"
+            self.state = "stopped" if self.log.offset or self.log.training else "waiting"
 
     def know(self) -> bool:
         """Read config.yaml, which a running process may be about to write."""
@@ -152,7 +152,11 @@ class FolderFeed:
             if now - self._walked >= WALK:
                 self._walk()
                 self._walked = now
-            changed = [name for name, run in self.runs.items() if run.refresh(self._homes.get(name, run.folder))]
+            changed = []
+            for name, run in self.runs.items():
+                skim = run.revision == 0 or time.monotonic() > begun + LOOKING  # first a little of every run
+                if run.refresh(self._homes.get(name, run.folder), skim=skim):
+                    changed.append(name)
             until = max(begun + LOOKING, time.monotonic() + READING)
             for name, run in self.runs.items():
                 if run.facts is None and time.monotonic() < until and run.know():

@@ -1,6 +1,7 @@
 """A log as it grows: by offset, half lines wait, a log that is cut back is read anew, garbage is passed over."""
 
 import json
+from itertools import pairwise
 
 from normlab.experiments.runs.records import TrainRecord
 from normlab.experiments.runs.tail import LogTail, extremes, whole_curve
@@ -23,6 +24,31 @@ def test_only_what_is_new(tmp_path):
     assert [r.step for r in tail.training] == [1, 2]
     assert tail.validation[0].loss == 3.0
     assert not tail.read()
+
+
+def test_a_long_log_is_skimmed_once_and_then_read(tmp_path):
+    path = tmp_path / "log.jsonl"
+    validation = '{"kind": "validation", "step": 1, "loss": 3.0}\n'
+    path.write_text(validation + "".join(train(step) for step in range(1, 9001)))
+    tail = LogTail(path, most=100)
+    assert tail.read(skim=True)
+    steps = [record.step for record in tail.training]
+    assert 90 <= len(steps) <= 100
+    assert max(b - a for a, b in pairwise([0, *steps, 9000])) < 200, "from all over it"
+    assert not tail.validation
+    assert not tail.read(skim=True), "once"
+    assert tail.read()
+    assert tail.training[-1].step == 9000
+    assert tail.validation[0].loss == 3.0
+    assert not tail.read()
+
+
+def test_a_long_log_without_training_is_read_at_once(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(f'{{"kind": "validation", "step": {step}, "loss": 3.0}}\n' for step in range(1, 9001)))
+    tail = LogTail(path, most=100)
+    assert tail.read(skim=True)
+    assert tail.validation[-1].step == 9000
 
 
 def test_a_log_that_was_cut_back(tmp_path):

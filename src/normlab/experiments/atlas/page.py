@@ -18,6 +18,15 @@ from normlab.schemes.names import parse_scheme
 
 Values = Sequence[float | None]
 FLAT = 1.5  # a stream that grows by less than this over the whole depth is said to stay
+EVEN = 0.01  # weights that differ by less are one colour
+FAMILIES = {
+    "placement": "One stream, norms and gains around a branch",
+    "sphere": "Everything on the unit sphere",
+    "two-stream": "A normed and a raw stream",
+    "multi-stream": "Several streams with learned mixing",
+    "skips": "The embedding or the stream joins again",
+    "depth-sources": "A layer reads all layers before it",
+}
 ALONE = 6  # so many schemes share one picture; more are drawn family by family
 
 
@@ -65,7 +74,7 @@ def sentences(atlas: Atlas) -> list[str]:
     told = [(name, known[name]) for name in ("pre_norm", "post_norm", "block_attn_res") if name in known]
     parts = [f"{adds:.2g} in {name}" for name, e in told if (adds := last_adds(e)) is not None and math.isfinite(adds)]
     if parts:
-        found.append(f"What the last branch adds, over what it reads: {', '.join(parts)}.")
+        found.append(f"The size of what the last branch adds, over what it reads, is {', '.join(parts)}.")
     return found
 
 
@@ -103,8 +112,8 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
 
 
 OVERVIEW = (
-    "Left: rms of what the last branch reads over the rms behind layer 1. Middle: size of what the last branch adds over "
-    "what it reads. Right: gradient norm of the first layer over the last's. Dotted: 1."
+    "Left: how many times the stream grows from behind layer 1 to the last branch (rms). Middle: the size of what the last "
+    "branch adds, over what it reads. Right: the first layer's gradient over the last's. Dotted lines are at 1."
 )
 
 
@@ -112,9 +121,9 @@ def overview(entries: Sequence[AtlasEntry]) -> tuple[Figure, int]:
     return dot_columns(
         [e.scheme for e in entries],
         [
-            DotColumn("grows", {e.scheme: growth(e) for e in entries}),
+            DotColumn("stream grows", {e.scheme: growth(e) for e in entries}),
             DotColumn("last adds", {e.scheme: last_adds(e) for e in entries}),
-            DotColumn("grad 1st/last", {e.scheme: imbalance(e) for e in entries}),
+            DotColumn("gradient", {e.scheme: imbalance(e) for e in entries}),
         ],
     )
 
@@ -131,10 +140,12 @@ def families(entries: Sequence[AtlasEntry]) -> dict[str, list[AtlasEntry]]:
 
 def _portraits(page: Page, entries: Sequence[AtlasEntry]) -> None:
     page.heading("Through the depth")
-    page.text("Solid: measured. Dotted: the law of this initialisation, independent branches of the same sizes.")
+    page.text(
+        "Solid lines are measured. Dotted lines are the scheme's law: what independent branches of the same sizes would give."
+    )
     for family, members in families(entries).items():
         if family:
-            page.heading(family, level=3)
+            page.heading(FAMILIES.get(family, family), level=3)
         drawn, height = panels([
             Panel("Stream: rms of what a branch reads", _curves(members, lambda e: e.stream, law=True), "branch"),
             Panel("Gradient: share of each layer", _curves(members, lambda e: e.gradient_share), "layer"),
@@ -195,15 +206,16 @@ def _mixing(page: Page, entries: Sequence[AtlasEntry]) -> None:
         return
     page.heading("How depth is mixed")
     page.text(
-        "Row l: the weight of each source in what branch l reads, relative to the row's largest; last row: the head. "
-        "Schemes that start as a plain sum or mean of their branches have equal rows, and are not drawn."
+        "A row is what one branch reads, the last row what the head reads. Its colours are the weights of the sources: the "
+        "embedding (0) and the branches before it, over the row's largest. A scheme that starts as a plain sum or mean of "
+        "its branches would be one colour, and is not drawn."
     )
     for entry, mixing in mixed:
         page.figure(_heat(mixing), height=360, caption=f"{entry.scheme}: {entry.equation}")
 
 
 def _uneven(mixing: list[list[float]]) -> bool:
-    return any(max(row[: i + 1]) - min(row[: i + 1]) > 1e-6 * max(row) for i, row in enumerate(mixing))
+    return any(max(row[: i + 1]) - min(row[: i + 1]) > EVEN * max(row) for i, row in enumerate(mixing))
 
 
 def _curves(entries: Sequence[AtlasEntry], of: Callable[[AtlasEntry], Values], *, law: bool = False) -> list[Trace]:

@@ -208,7 +208,7 @@ def _training(page: Page, setting: SettingResult, tag: str) -> None:
     for name, traces in curves.items():
         if name != base:
             traces[:0] = _curves(setting.reference.curve, base, THEORY)
-    drawn, height = small_multiples(curves, x="step", y="held-out loss")
+    drawn, height = small_multiples(curves, x="step", y="held-out loss", layout={"showlegend": False})
     page.figure(drawn, height=height, caption=f"Held-out loss while training, a line per seed; grey: {base}.")
     gaps = {
         row.scheme: [line([p[0] for p in gap], [p[1] for p in gap], f"seed {s}", int(s))

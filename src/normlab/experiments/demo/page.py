@@ -65,9 +65,13 @@ def learned(runs: Sequence[Trained]) -> list[str]:
             at = shares.index(max(shares)) + 1
             found.append(
                 f"{run.scheme} learned nothing from context: layer {at} of {len(shares)} has {top:.0f} % of its gradient, "
-                f"layer 1 has {100 * shares[0]:.1g} %."
+                f"layer 1 has {_percent(shares[0])}."
             )
     return found
+
+
+def _percent(share: float) -> str:
+    return "less than 0.01 %" if share < 1e-4 else f"{100 * share:.2g} %"
 
 
 def fault_sentence(planted: Planted) -> str:

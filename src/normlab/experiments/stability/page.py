@@ -9,7 +9,7 @@ from normlab.experiments.compare.page import Line, claim_row
 from normlab.experiments.stability.result import Point, Region, StabilityMap
 from normlab.report import Page, console, table
 from normlab.report.colours import BAD, MUTED
-from normlab.report.figures import Trace, small_multiples
+from normlab.report.figures import Trace, log_ticks, small_multiples
 from normlab.report.tables import markdown_table
 from normlab.results import flat, page_of
 
@@ -30,7 +30,7 @@ def build(result: StabilityMap) -> Page:
         panels,
         x="learning rate",
         y="steps of warm-up",
-        across={"type": "log", "dtick": 1, "exponentformat": "power"},
+        across={"type": "log", **log_ticks([p.lr for r in result.regions for line in r.warmups for p in line.points])},
         down={"type": "category"},
         layout={"hovermode": "closest", "coloraxis": colours},
     )

@@ -98,7 +98,7 @@ def picture(d: Diagnosis) -> tuple[Figure, int]:
     """(figure, height): a strip for everything, and one for each subject of which something is said."""
     body = body_of(d)
     depth = len(d.layers)
-    away = depth / 16  # of the ends, whose names take room
+    away = max(2.0, depth / 16)  # of the ends, whose names take room
     inner = {i + 1: str(i) for i in every_so_many(depth) if away <= i + 1 <= depth + 1 - away}
     drawn = status(body.fares, {0: "in", **inner, depth + 1: "out"}, said=body.said, x="layer")
     return drawn, 120 + 34 * len(body.fares)
