@@ -70,7 +70,7 @@ def beats() -> str:
         f"`{gap.scheme}` at {gap.layers} layers, {gap.mean:+.3f} ({gap.interval}) nats, with steps {gap.time} times as long"
         for gap in choose.certain(cells) if gap.mean < 0
     ]  # fmt: skip
-    first = f"In the first 200 steps, of {len(cells)} schemes for certain: {'; '.join(found) or 'none'} (n = 3)."
+    first = f"Of {len(cells)} schemes after 200 steps, surely lower: {'; '.join(found) or 'none'} (n = 3)."
     return f"{long.answer}\n\n{long.control}\n{first}"
 
 

@@ -54,20 +54,21 @@ class Ladder:
     def answer(self) -> str:
         """A sentence, then a line for each that ends lower."""
         if not self.lower:
-            return f"Trained for ten tokens a parameter ({self.shape}) none ends lower for certain."
+            return f"Trained for ten tokens a parameter ({self.shape}) none ends surely lower than tuned Pre-Norm."
         lines = "".join(f"\n- {words} nats" for words in self.lower)
-        return f"Trained for ten tokens a parameter ({self.shape}), these end lower for certain:\n{lines}"
+        begun = f"Trained for ten tokens a parameter ({self.shape}), these end lower than tuned Pre-Norm"
+        return f"{begun}, p < 0.05 after Holm's correction:\n{lines}"
 
     @property
     def control(self) -> str:
         (step,) = (step for step in self.steps if step.scheme == CONTROL)
         verdict = "ends apart from Pre-Norm too" if step.sure else "is not told apart from Pre-Norm"
-        return f"The static control, {step.words}, {verdict}."
+        return f"A control whose weights over depth do not depend on the input {verdict}: {step.words}."
 
     @property
     def higher(self) -> str:
         found = [step.words for step in self.steps if step.sure and step.gap > 0]
-        return f"Higher for certain: {', '.join(found) or 'none'}."
+        return f"Surely higher: {', '.join(found) or 'none'}."
 
 
 def of(setting: SettingResult) -> Ladder:
