@@ -12,7 +12,6 @@ from normlab.errors import ConfigError, canonical, unknown
 from normlab.experiments.request import option
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.shapes import GridRequest, round_3
-from normlab.schemes.names import label, parse_scheme
 
 DEFAULT_BUDGET = "10m"
 
@@ -109,6 +108,8 @@ class CompareRequest(GridRequest):
 
 def _spelled(name: str) -> str:
     """As its runs are labelled; a name that is no scheme's stays as it is."""
+    from normlab.schemes.names import label, parse_scheme  # torch: not for a command that only prints its help
+
     try:
         return label(parse_scheme(name))
     except ConfigError:
