@@ -196,8 +196,8 @@ def test_keys_over_depth_stay_precise_under_autocast():
     seen = set()
     original = depth_stream.keys
 
-    def recorded(v, queries, eps):
-        logits, source = original(v, queries, eps)
+    def recorded(v, queries, eps, gather=None):
+        logits, source = original(v, queries, eps, gather)
         seen.add(logits.dtype)
         return logits, source
 
