@@ -1,7 +1,9 @@
 """Write the ladder's table and sentences into docs/results/README.md, between its marks, and its runs beside it.
 
     normlab compare --preset ladder-small --out RUNS/ladder-small
-    python tools/ladder_results.py RUNS/ladder-small [RUNS/ladder-small-muon]
+    python tools/ladder_results.py RUNS/ladder-small [RUNS/ladder-small-control]
+
+A folder of one scheme more is a control: the leaders are set against it, by the same seeds.
 
 Sentences come from the numbers: who ends lower or higher than Pre-Norm for certain, after Holm's correction.
 """
@@ -22,6 +24,7 @@ from normlab.experiments.compare.result import Comparison, SchemeRow, SettingRes
 from normlab.files import write_text
 from normlab.report.tables import csv_text
 from normlab.results import plain
+from normlab.stats import paired
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 BEGIN, END = "<!-- ladder -->\n", "<!-- end of ladder -->"
@@ -71,11 +74,33 @@ def section(found: Comparison, folder: Path) -> list[str]:
     return [*known, "", *table(setting), "", *notes, ""]
 
 
+def control(found: SettingResult, ladder: SettingResult) -> list[str]:
+    """A scheme that was added later, beside the baseline and those that lead it."""
+    (own,) = found.schemes
+    rows = {row.scheme: row for row in ladder.schemes}
+    leaders = [row.scheme for row in ladder.schemes if row.difference.lower]
+    said = [f"`{own.scheme}` minus `{ladder.baseline}` {gap(own, rows[ladder.baseline])}"]
+    said += [f"`{name}` minus `{own.scheme}` {gap(rows[name], own)}" for name in leaders]
+    return [
+        f"A control that was added after the others were seen, at its own best rate ({own.lr:g}): {'; '.join(said)} nats.",
+        "",
+    ]
+
+
+def gap(one: SchemeRow, other: SchemeRow) -> str:
+    pairs = [(loss, other.losses.get(seed)) for seed, loss in one.losses.items()]
+    test = paired([a - b for a, b in pairs if a is not None and b is not None])
+    return f"{number(test.mean, '+.3f')} ({number(test.low, '+.3f')} to {number(test.high, '+.3f')}, n = {test.n})"
+
+
 def main(folders: list[str]) -> None:
     lines: list[str] = []
+    first: SettingResult | None = None
     for name in folders:
         found = EXPERIMENT.analyse([Path(name)])
-        lines += section(found, Path(name))
+        setting = found.settings[0]
+        lines += section(found, Path(name)) if first is None else control(setting, first)
+        first = first or setting
         runs = [row for row in map(plain, found.cells) if isinstance(row, dict)]
         target = RESULTS / Path(name).name
         target.mkdir(exist_ok=True)
