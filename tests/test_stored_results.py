@@ -93,3 +93,21 @@ def test_the_large_table():
             if scheme != "pre_norm" and tests[scheme].p is not None:
                 assert show(tests[scheme].mean) == cells[head.index("vs pre_norm")]
                 assert show(tests[scheme].adjusted) == cells[head.index("p (Holm)")]
+
+
+def test_the_ladder_says_what_its_runs_say():
+    """Gaps, intervals and Holm's p of the stored rows come out again from the runs, and the table prints them."""
+    runs = stored(RESULTS / "ladder-small" / "cells.csv", RunRow)
+    rows = json.loads((RESULTS / "ladder-small" / "rows.json").read_text(encoding="utf-8"))
+    losses = {}
+    for run in runs:
+        losses.setdefault(run.scheme, {})[run.seed] = run.loss
+    base = losses.pop("pre_norm")
+    assert {len(seeds) for seeds in losses.values()} == {rows["seeds"]}
+    found = holm({scheme: paired([own[seed] - base[seed] for seed in base]) for scheme, own in losses.items()})
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    for step in rows["steps"]:
+        test = found[step["scheme"]]
+        assert (step["gap"], step["low"], step["high"]) == pytest.approx((test.mean, test.low, test.high), abs=1e-9)
+        assert step["p"] == pytest.approx(test.adjusted, abs=1e-9)
+        assert f"{test.mean:+.3f} ({test.low:+.3f} to {test.high:+.3f})" in page
