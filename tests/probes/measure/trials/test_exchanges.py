@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from normlab.probes.inputs.losses import Loss, pick
+from normlab.probes.measure.trials.changes import NotPossible, replaced, swapped
 from normlab.probes.measure.trials.exchanges import channels, exchanged, last_norms, routed, tokens
 from normlab.probes.measure.trials.run import run_trials
 from normlab.probes.trace.locate import locate
@@ -105,3 +106,24 @@ def test_a_router_is_tried_one_expert_on_and_back():
             with trial.changed():
                 assert not torch.equal(model(ids).logits, plain)
             assert torch.equal(model(ids).logits, plain)
+
+
+def test_what_cannot_be_exchanged_is_left_as_it_is():
+    """A layer with an adapter, or a weight that is computed from others: no trial, and no crash."""
+    plain, longer = torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    before = [p.clone() for p in (*plain.parameters(), *longer.parameters())]
+    with pytest.raises(NotPossible), swapped([(plain, longer)])():
+        pass
+    assert all(torch.equal(a, b) for a, b in zip(before, (*plain.parameters(), *longer.parameters()), strict=True))
+    computed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 3))
+    with pytest.raises(NotPossible), replaced(computed, torch.zeros(3, 3))():
+        pass
+
+
+def test_a_model_with_an_adapter_in_one_layer_is_tried_as_far_as_it_goes():
+    model, batch, layout = place()
+    layers = model.model.layers
+    layers[1].mlp.down_proj.up = torch.nn.Linear(2, 2)
+    torch.nn.utils.parametrizations.weight_norm(layers[0].self_attn.o_proj)
+    loss = pick("auto", model, batch)
+    assert isinstance(run_trials(layout, batch, [batch], loss, suspects=(0, 1, 2)), tuple)

@@ -169,21 +169,34 @@ def together(
     return changed
 
 
+class NotPossible(Exception):
+    """This model is not made so that the change could be tried; nothing was changed."""
+
+
 def swapped(pairs: Sequence[SwappedPair]) -> Callable[[], AbstractContextManager[None]]:
-    def exchange() -> None:
+    def partners() -> list[tuple[Tensor, Tensor]]:
+        known: list[tuple[Tensor, Tensor]] = []
         for first, second in pairs:
-            for one, other in zip(tensors_of(first), tensors_of(second), strict=True):
-                kept = one.clone()
-                one.copy_(other)
-                other.copy_(kept)
+            ones, others = tensors_of(first), tensors_of(second)
+            if [one.shape for one in ones] != [other.shape for other in others]:  # an adapter in one of them, say
+                raise NotPossible
+            known += zip(ones, others, strict=True)
+        return known
+
+    def exchange(known: list[tuple[Tensor, Tensor]]) -> None:
+        for one, other in known:
+            kept = one.clone()
+            one.copy_(other)
+            other.copy_(kept)
 
     @contextmanager
     def changed() -> Iterator[None]:
-        exchange()
+        known = partners()
+        exchange(known)
         try:
             yield
         finally:
-            exchange()
+            exchange(known)
 
     return changed
 
@@ -195,7 +208,9 @@ def tensors_of(item: nn.Module | Tensor) -> list[Tensor]:
 def replaced(module: nn.Module, weight: Tensor) -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def changed() -> Iterator[None]:
-        own = module.get_parameter("weight").data
+        if not isinstance(module.weight, nn.Parameter):  # computed from others, as in torch.nn.utils.parametrize
+            raise NotPossible
+        own = module.weight.data
         kept = own.clone()
         own.copy_(weight)
         try:

@@ -12,7 +12,7 @@ import torch
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.measure.gradients import PullRow
 from normlab.probes.measure.table import Real, Sparse
-from normlab.probes.measure.trials.changes import Trial
+from normlab.probes.measure.trials.changes import NotPossible, Trial
 from normlab.probes.measure.trials.exchanges import channels, exchanged, last_norms, routed, tokens
 from normlab.probes.measure.trials.single import SHALLOW, odd_gains, single_layers
 from normlab.probes.measure.trials.sizes import sizes
@@ -67,8 +67,11 @@ def run_trials(
         routed(layout, suspects),
         tokens(layout, first, batches, loss),
     ):
-        with trial.changed():
-            value = measured(first)
+        try:
+            with trial.changed():
+                value = measured(first)
+        except NotPossible:
+            continue
         if value < start - least:
             promising.append((value, trial))
     rows = []
