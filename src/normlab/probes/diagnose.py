@@ -25,6 +25,7 @@ from normlab.probes.judge.rules import judge
 from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, ModelEvidence, listed
 from normlab.probes.measure import bounds, gradients, metrics
 from normlab.probes.measure.bounds import Theory
+from normlab.probes.measure.derivatives import read_derivatives
 from normlab.probes.measure.gradients import Gradients, suspects
 from normlab.probes.measure.heads import AttentionStatistics
 from normlab.probes.measure.outputs import OutputStatistics, listening, read_outputs
@@ -183,7 +184,8 @@ class _Examination:
             found = self._gradients(layout, loss)
             rows, reading = joined(rows, found.rows), LossReading(loss.name, found.loss, loss.chance)
             said = read_outputs(layout, batches, loss, heard)
-            readings = replace(readings, pulls=found.pulls, noise=found.noise, output=said)
+            slopes = read_derivatives(layout, self._pieces(loss)[0], loss)
+            readings = replace(readings, pulls=found.pulls, noise=found.noise, output=said, derivatives=slopes)
         if loss is not None and options.skips and say.allows("skipping layers"):
             causal = self._skips(layout, loss, stream, rows)
         if causal is not None:

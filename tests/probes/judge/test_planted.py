@@ -10,6 +10,7 @@ from normlab.probes.judge import rules
 from normlab.probes.judge.advice import TEXTS
 from normlab.probes.judge.outliers import outliers
 from normlab.probes.judge.verdicts import ModelEvidence, listed
+from normlab.probes.measure.derivatives import DerivativeRow
 from normlab.probes.measure.gradients import NoiseReading, PullRow
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.readings import Readings
@@ -126,6 +127,13 @@ CASES = {
     ),
     "one_direction": lambda: read(
         matrices=tuple(replace(m, top=0.6 if m.name == "q.weight" else 0.1) for m in READINGS.matrices)
+    ),
+    "wrong_gradient": lambda: read(
+        derivatives=(
+            DerivativeRow(0, 0.01, 0.5, 0.001),
+            DerivativeRow(4, 0.01, 0.25, 0.002),
+            DerivativeRow(5, 0.01, 0.01, 0.001),
+        )
     ),
     "quickly_repaired": lambda: read(repair=RepairReading(0.125, 2, 2)),
     "copied_scales": lambda: read(scales=(MatrixTwin("q.weight", 2, ODD, 0.0123),)),
@@ -390,3 +398,17 @@ def test_norms_of_queries_that_were_not_loaded_are_named():
     assert found.subject == "attention"
     trained = tuple(replace(each, spread=0.05) for each in ones)
     assert "reset_gain" not in {each.id for each in rules.judge(read(gains=(*READINGS.gains, *trained)))}
+
+
+def test_an_adapter_that_has_learnt_nothing_is_no_fault():
+    """The second factor of every adapter starts at zero; a matrix that is zero in one layer only lost something."""
+    factors = tuple(
+        replace(each, name="attention.query.up", narrow=True, zeros=1.0, quiet=1.0)
+        for each in READINGS.matrices
+        if each.name == READINGS.matrices[0].name
+    )
+    assert not [v for v in rules.judge(read(matrices=(*READINGS.matrices, *factors))) if v.id == "zero_weights"]
+    learnt = (factors[0], *(replace(each, zeros=0.0, quiet=0.0) for each in factors[1:]))
+    assert [v.id for v in rules.judge(read(matrices=(*READINGS.matrices, *learnt)))][0] == "zero_weights"
+    wide = tuple(replace(each, narrow=None) for each in factors)
+    assert [v.id for v in rules.judge(read(matrices=(*READINGS.matrices, *wide)))][0] == "zero_weights"

@@ -38,6 +38,21 @@ def gradient_imbalance(f: ModelEvidence) -> Verdict | None:
     )
 
 
+def wrong_gradient(f: ModelEvidence) -> Verdict | None:
+    """The last layer in front of which the gradient is not the derivative of the loss: its backward pass is wrong."""
+    found = [row for row in f.readings.derivatives if row.wrong]
+    if not found:
+        return None
+    row = found[-1]
+    behind = next((other for other in f.readings.derivatives if other.layer == row.layer + 1), None)
+    right = "" if behind is None else f"; in front of layer {behind.layer} by {behind.apart:.2g}"
+    title = (
+        f"in front of layer {row.layer} the gradient is not the derivative of the loss: the two differ by {row.apart:.2g} of the "
+        f"latter{right}"
+    )
+    return verdict("wrong_gradient", "bad", title, value=row.apart, limit=row.limit, layers=(row.layer,))
+
+
 def _errors(causal: SkipReport) -> list[float]:
     return [0.0 if math.isnan(error) else reach(causal.batches) * error for error in causal.error]
 
@@ -207,6 +222,7 @@ def _most_coherent(f: ModelEvidence) -> str:
     return max(sums, key=lambda name: sums[name][0] / max(sums[name][1], 1e-30), default="no matrix alone")
 
 
+CAUSES = (wrong_gradient,)
 RULES = (
     better_changed,
     quickly_repaired,

@@ -14,6 +14,7 @@ Rule = Callable[[ModelEvidence], "Verdict | None"]
 RULES: tuple[Rule, ...] = (
     *training.RULES,
     *stream.CAUSES,
+    *depth.CAUSES,
     *branches.CAUSES,
     *weights.RULES,
     *embeddings.RULES,
@@ -40,6 +41,7 @@ CERTAIN = (
     "repeated_branch",
     "sees_the_future",
     "better_changed",
+    "wrong_gradient",
 )
 
 
@@ -80,6 +82,7 @@ WHOLE = (
     "norm_eps",
     "positions",
     "final_norm",
+    "wrong_gradient",
 )
 SYMPTOMS = (
     "quickly_repaired",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normlab.probes.measure.derivatives import DerivativeRow
 from normlab.probes.measure.gradients import NoiseReading, PullRow
 from normlab.probes.measure.outputs import OutputReading
 from normlab.probes.measure.table import HeadRow, MaskRow, Number, Sparse
@@ -47,3 +48,4 @@ class Readings(Sparse):
     rows_apart: Number = None  # how far a row's predictions depend on the row beside it
     scales: tuple[MatrixTwin, ...] | None = None  # matrices that differ and whose rows have the same lengths
     repair: RepairReading | None = None  # what a few steps of training gain; small models only
+    derivatives: tuple[DerivativeRow, ...] = ()  # the gradient beside differences of the loss

@@ -53,14 +53,14 @@ class Skipper:
     @torch.no_grad()
     def run(self, behave: Callable[[int, Any, Tensor], Any]) -> float | None:
         """One pass; `behave(index, compute, x)` returns a layer's output. None if it was stopped."""
-        with self._patched(behave), slow_path():
+        with self.patched(behave), slow_path():
             try:
                 return float(self.loss(self.layout.model, self.batch))
             except _Stop:
                 return None
 
     @contextmanager
-    def _patched(self, behave: Callable[[int, Any, Tensor], Any]) -> Iterator[None]:
+    def patched(self, behave: Callable[[int, Any, Tensor], Any]) -> Iterator[None]:
         self.passes, count = -1, 0
 
         def begin(*_: object) -> None:  # a loss may run the model more than once
@@ -152,7 +152,7 @@ class Skipper:
         return value is not None and abs(value - baseline) <= 1e-4 * max(abs(baseline), 1e-3)
 
 
-def _skipper(layout: Layout, batch: Any, loss: Loss) -> Skipper | SchemeSkipper:
+def skipper_of(layout: Layout, batch: Any, loss: Loss) -> Skipper | SchemeSkipper:
     if isinstance(layout, SchemeLayout):
         return SchemeSkipper(layout, batch, loss)
     return Skipper(layout, batch, loss)
@@ -168,7 +168,7 @@ def skip_layers(
     track: Callable[[range], Iterable[int]] | None = None,
 ) -> SkipEffects:
     """Skip each layer alone (or `only` these), then each (start, length) of `runs`. `track` wraps the loop."""
-    skipper = _skipper(layout, batch, loss)
+    skipper = skipper_of(layout, batch, loss)
     baseline = skipper.baseline()
     # The contrastive loss runs the model twice a batch, and a scheme's stream may be more than a tensor.
     effects = SkipEffects(baseline, [], shortcut=loss.name != "contrastive" and isinstance(skipper, Skipper))

@@ -21,6 +21,7 @@ _VERDICTS = {
     "copied_scales": "scales that two layers share",
     "copied_matrices": "a matrix that two layers hold",
     "pre_norm_dilution": "diluted late layers",
+    "wrong_gradient": "a backward pass that is wrong",
     "gain_outlier": "a norm's gain unlike its neighbours'",
     "gain_pattern": "odd entries in a norm's gain",
     "reset_gain": "a norm's gain at its first value",

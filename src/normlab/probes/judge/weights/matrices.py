@@ -51,6 +51,8 @@ def zero_weights(f: ModelEvidence) -> Verdict | None:
     few: list[tuple[MatrixRow, float]] = []
     for row in f.readings.matrices:
         others = [o for o in f.readings.matrices if o.name == row.name and o is not row]
+        if all(each.narrow and each.zeros == 1 for each in (row, *others)):
+            continue  # an adapter that has learnt nothing yet: the second factor of each starts at zero
         value = max(row.quiet, row.zeros if _as_fine(row, others) else 0.0)
         same = sorted(max(o.quiet, o.zeros) for o in others)
         usual = same[len(same) // 2] if same else 1.0

@@ -33,6 +33,9 @@ class MatrixRow(Sparse):
     distinct: Number = None  # different values in a row over its length, the median row
     values: Number = None  # how many these are
     top: Number = None  # share of the squared entries that one direction makes up
+    narrow: bool | None = (
+        None  # it reads from an eighth or less of what it writes to, as the second factor of an adapter
+    )
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:
@@ -71,6 +74,7 @@ def read_matrix(layer: int, name: str, weight: Tensor, expert: int | None = None
         distinct=values / min(weight.shape[1], _LONG),
         values=values if min(weight.shape) >= _NARROW else None,
         top=(edge * noise / max(length, 1e-30)) ** 2 if min(weight.shape) >= _NARROW else None,
+        narrow=True if 8 * weight.shape[1] <= weight.shape[0] else None,
     )
 
 
