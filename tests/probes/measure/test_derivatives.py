@@ -45,7 +45,9 @@ def read(model):
 
 def test_a_right_gradient_is_asked_once():
     (row,) = read(llama())
-    assert row.layer == 0 and not row.wrong and row.apart < 0.02
+    assert row.layer == 0
+    assert not row.wrong
+    assert row.apart < 0.02
 
 
 @pytest.mark.parametrize("layer", range(DEPTH))
@@ -76,7 +78,8 @@ def test_diagnose_says_so_first_and_leaves_no_trace():
     model.model.layers[3].register_forward_hook(lambda *given: given[2].detach())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = nl.diagnose(model, [batch()], skips=False)
-    assert found.verdicts[0].id == "wrong_gradient" and found.verdicts[0].layers == (3,)
+    assert found.verdicts[0].id == "wrong_gradient"
+    assert found.verdicts[0].layers == (3,)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all("forward" not in vars(layer) for layer in model.model.layers)
 

@@ -47,8 +47,8 @@ def wrong_gradient(f: ModelEvidence) -> Verdict | None:
     behind = next((other for other in f.readings.derivatives if other.layer == row.layer + 1), None)
     right = "" if behind is None else f"; in front of layer {behind.layer} by {behind.apart:.2g}"
     title = (
-        f"in front of layer {row.layer} the gradient is not the derivative of the loss: the two differ by {row.apart:.2g} of the "
-        f"latter{right}"
+        f"in front of layer {row.layer} the gradient is not the derivative of the loss: the two differ by "
+        f"{row.apart:.2g} of the latter{right}"
     )
     return verdict("wrong_gradient", "bad", title, value=row.apart, limit=row.limit, layers=(row.layer,))
 

@@ -14,10 +14,10 @@ TEXTS = {
     ),
     "wrong_gradient": Words(
         "gradients",
-        "moving the stream changes the loss by something else than the backward pass says: the predictions are right, and what "
+        "moving the stream changes the loss by something else than the backward pass says: predictions are right, and what "
         "is learnt from them is not. This layer and all before it are trained with a wrong gradient",
-        "look in this layer for a detach, a no_grad, a clamp or rounding, and for a kernel of your own: torch.autograd.gradcheck "
-        "tells which. Where it is meant so (straight-through estimates, stop-gradients), leave it",
+        "look in this layer for a detach, a no_grad, a clamp or rounding, and for a kernel of your own "
+        "(torch.autograd.gradcheck tells which). Where it is meant so (straight-through estimates, stop-gradients), leave it",
         normal="equal to a few per cent",
     ),
     "wasted_layers": Words(
