@@ -1,9 +1,10 @@
 """Write the ladder's table and sentences into docs/results/README.md, between its marks, and its runs beside it.
 
     normlab compare --preset ladder-small --out RUNS/ladder-small
-    python tools/ladder_results.py RUNS/ladder-small [RUNS/ladder-small-control]
+    python tools/ladder_results.py RUNS/ladder-small [RUNS/ladder-small-control] [RUNS/ladder-small-muon]
 
-A folder of one scheme more is a control: the leaders are set against it, by the same seeds.
+A folder of one scheme more is a control: the leaders are set against it, by the same seeds. One of another optimizer is
+a table of its own, set against the first by the same seeds.
 
 Sentences come from the numbers: who ends lower or higher than Pre-Norm for certain, after Holm's correction.
 """
@@ -19,15 +20,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tools.site
 
 from tools.site import ladder
 
-from normlab.experiments.compare.experiment import EXPERIMENT
+from normlab.experiments.compare.experiment import EXPERIMENT, TUNING
 from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
+from normlab.experiments.runs.records import read_run
 from normlab.files import write_text
 from normlab.report.tables import csv_text
 from normlab.results import plain
+from normlab.schemes.names import label
 from normlab.stats import paired
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 BEGIN, END = "<!-- ladder -->\n", "<!-- end of ladder -->"
+SHORT, SHORT_END = "<!-- ladder in short -->\n", "<!-- end of short -->"
 HEAD = (
     "scheme", "rate", "held-out loss (nats)", "bits per byte", "over seeds", "against pre_norm (95 %)", "p (Holm)",
     "training loss", "step time", "loss in pre_norm's time, fewer sequences", "saved MB", "gap through the decay",
@@ -69,9 +73,35 @@ def section(found: Comparison, folder: Path) -> list[str]:
     (setting,) = found.settings
     said = ladder.of(setting)
     known = [f"**{setting.setting.optimizer}, {said.tokens:,} tokens.** {said.answer}", ""]
-    known += [f"{said.control} {said.higher}"] if len(said.steps) > 1 else []
+    known += [f"{said.control} {said.higher}" if len(said.steps) > 1 else said.higher]
     notes = [note.replace(str(folder), folder.name) for note in found.notes]
-    return [*known, "", *table(setting), "", *notes, ""]
+    return [*known, "", *table(setting), "", *notes, *at_an_end(setting, folder), ""]
+
+
+def at_an_end(setting: SettingResult, folder: Path) -> list[str]:
+    """Schemes whose best rate is the smallest or the largest that was tried: a better one may lie beyond."""
+    tried: dict[str, set[float]] = {}
+    for place in (folder / TUNING).glob("*/config.yaml"):
+        if (run := read_run(place.parent)) is not None:
+            tried.setdefault(label(run.config.model.scheme), set()).add(run.lr)
+    found = [
+        f"`{row.scheme}` ({row.lr:g})"
+        for row in setting.schemes
+        if (rates := tried.get(row.scheme)) and row.lr in (min(rates), max(rates))
+    ]
+    if not found:
+        return []
+    return [f"The best rate was at an end of those tried for {', '.join(found)}: a better one may lie beyond."]
+
+
+def other_optimizer(found: SettingResult, first: SettingResult) -> list[str]:
+    """Each scheme with another optimizer, minus itself with the first one's."""
+    rows = {row.scheme: row for row in first.schemes}
+    said = [f"`{row.scheme}` {gap(row, rows[row.scheme])}" for row in found.schemes if row.scheme in rows]
+    return [
+        f"{found.setting.optimizer} minus {first.setting.optimizer}, each at its best rate: {'; '.join(said)} nats.",
+        "",
+    ]
 
 
 def control(found: SettingResult, ladder: SettingResult) -> list[str]:
@@ -94,12 +124,19 @@ def gap(one: SchemeRow, other: SchemeRow) -> str:
 
 
 def main(folders: list[str]) -> None:
-    lines: list[str] = []
+    lines, short = list[str](), list[str]()
     first: SettingResult | None = None
     for name in folders:
         found = EXPERIMENT.analyse([Path(name)])
         setting = found.settings[0]
-        lines += section(found, Path(name)) if first is None else control(setting, first)
+        if first is None:
+            lines += section(found, Path(name))
+        elif setting.setting.optimizer != first.setting.optimizer:
+            lines += [*section(found, Path(name)), *other_optimizer(setting, first)]
+        else:
+            lines += control(setting, first)
+        if len(setting.schemes) > 1:
+            short.append(in_short(setting))
         first = first or setting
         runs = [row for row in map(plain, found.cells) if isinstance(row, dict)]
         target = RESULTS / Path(name).name
@@ -110,7 +147,22 @@ def main(folders: list[str]) -> None:
     page = RESULTS / "README.md"
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
-    write_text(page, before + BEGIN + "\n".join(lines).rstrip() + "\n" + END + after)
+    write_text(page, _shortened(before, short) + BEGIN + "\n".join(lines).rstrip() + "\n" + END + after)
+
+
+def in_short(setting: SettingResult) -> str:
+    """One line of the page's summary."""
+    said = ladder.of(setting)
+    lower = ", ".join(said.lower) or "none"
+    begun = (
+        f"With {setting.setting.optimizer} and ten tokens a parameter ({said.shape}), surely lower than tuned Pre-Norm"
+    )
+    return f"- {begun}: {lower}. {said.higher}"
+
+
+def _shortened(text: str, lines: list[str]) -> str:
+    before, rest = text.split(SHORT)
+    return before + SHORT + "\n".join(lines) + "\n" + rest[rest.index(SHORT_END) :]
 
 
 if __name__ == "__main__":

@@ -189,8 +189,8 @@ def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple
 
 def _tuning_note(request: CompareRequest) -> str:
     return (
-        f"Rates were chosen among {', '.join(f'{lr:g}' for lr in request.lrs)} by runs of their own: {request.tune_seeds} "
-        f"seeds, {100 * request.tune_share:g} % of the length."
+        f"Rates were chosen among {', '.join(f'{lr:g}' for lr in request.lrs)}, and beyond where the best was at an end, by "
+        f"runs of their own: {request.tune_seeds} seeds, {100 * request.tune_share:g} % of the length."
     )
 
 
