@@ -48,9 +48,15 @@ def read_derivatives(layout: Layout, batch: object, loss: Loss) -> tuple[Derivat
     if not isinstance(skipper, Skipper) or loss.name == "contrastive":  # a scheme's stream may be more than a tensor
         return ()
     try:
-        streams, gradients = _backward(skipper)
-    except (NotImplementedError, RuntimeError):  # quantised weights have no gradient
+        return _asked(skipper)
+    except (
+        Exception
+    ):  # quantised weights have no gradient, and a layer may refuse a stream that was moved: nothing is said
         return ()
+
+
+def _asked(skipper: Skipper) -> tuple[DerivativeRow, ...]:
+    streams, gradients = _backward(skipper)
     if not streams:
         return ()
     rows: dict[int, DerivativeRow] = {}

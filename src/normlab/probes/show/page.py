@@ -27,7 +27,7 @@ def build(diagnoses: Sequence[Diagnosis]) -> Page:
     first = diagnoses[0]
     layers = " + ".join(f"{len(half.layers)} {half.stack}".strip() for half in first.stacks)
     subtitle = (
-        f"{layers} layers, {first.placement}, {first.how.parameters / 1e6:.4g}M parameters"
+        f"{layers} layers, {first.placement}, {words.parameters(first.how.parameters)}"
         if len(diagnoses) == 1
         else f"{len(diagnoses)} models on the same text"
     )

@@ -12,7 +12,7 @@ from normlab.probes.measure.skips import reach
 from normlab.probes.measure.summary import Summary
 from normlab.probes.measure.table import LayerRow, column, kinds
 from normlab.probes.show.body import body_of, flagged, halves
-from normlab.probes.show.words import branch, verdict_name
+from normlab.probes.show.words import branch, parameters, verdict_name
 from normlab.report.tables import Column, fitted
 from normlab.report.terminal import bar, sparkline, strip
 
@@ -113,7 +113,7 @@ def _header(d: Diagnosis, width: int) -> list[str]:
     where = "inferred from data" if d.inferred else "known architecture"
     lines = [
         f"{d.name}: {len(d.layers)} x {d.architecture}, {d.placement} ({where}), "
-        f"{how.parameters / 1e6:.4g}M parameters, d = {how.width}",
+        f"{parameters(how.parameters)}, d = {how.width}",
         f"{how.tokens} tokens in windows of {how.window}; {identity(d)}; {how.seconds} s on {how.device}",
     ]
     if sentence := loss_sentence(d):

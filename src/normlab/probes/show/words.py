@@ -107,3 +107,7 @@ def branch(kind: str) -> str:
 
 def subject(name: str) -> str:
     return name.replace("_", " ")
+
+
+def parameters(count: int) -> str:
+    return f"{count / 1e6:.4g}M parameters" if count >= 1_000_000 else f"{count:,} parameters"
