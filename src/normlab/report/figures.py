@@ -97,7 +97,7 @@ def _numbers(traces: Sequence[Trace], key: str) -> list[float | None]:
 
 def axis(title: str, *, log: bool = False) -> dict[str, object]:
     kind: dict[str, object] = {"type": "log", "exponentformat": "power"} if log else {"type": "linear"}
-    return {"title": {"text": title}, **kind}
+    return {"title": {"text": title, "standoff": 8}, **kind}
 
 
 def ticks(values: Sequence[float]) -> dict[str, object]:

@@ -65,7 +65,7 @@ def answer(page: Page, d: Diagnosis, *, titled: bool) -> None:
         )
         page.figure(drawn, caption=caption, height=height, label=f"{caption} {half.headline}")
     if sentence := loss_sentence(d):
-        page.text(sentence)
+        page.text(sentence[:1].upper() + sentence[1:])
 
 
 def verdicts(page: Page, d: Diagnosis, *, titled: bool) -> None:

@@ -105,8 +105,11 @@ def branch(kind: str) -> str:
     return _BRANCHES.get(kind, kind.replace("_", " "))
 
 
+_SUBJECTS = {"causal": "skipped layers"}
+
+
 def subject(name: str) -> str:
-    return name.replace("_", " ")
+    return _SUBJECTS.get(name, name.replace("_", " "))
 
 
 def parameters(count: int) -> str:
