@@ -5,7 +5,9 @@ import torch
 
 import normlab as nl
 from normlab.errors import InputError
+from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.runs import is_run, load_run
+from normlab.probes.inputs.sources import Material, prepare
 from normlab.training import checkpoint
 
 CONFIG = "vocab_size: 11\ndim: 16\ndepth: 2\nheads: 2\nmax_length: 8\n"
@@ -59,3 +61,20 @@ def test_a_run_of_a_backbone_says_what_to_do(folder):
     (path / "config.yaml").write_text("model: {architecture: {model_type: llama}, scheme: {name: pre_norm}}\n")
     with pytest.raises(InputError, match="a run of the backbone llama, not of a Transformer"):
         load_run(str(path))
+
+
+def test_a_run_is_measured_on_windows_as_long_as_in_training(folder):
+    """Longer ones would test how it extends, and accuse a healthy run of not using its context."""
+    path, _ = folder
+    section = "model:\n" + "".join(
+        f"  {line}\n" for line in CONFIG.replace("11", "256").replace(": 8", ": 512").splitlines()
+    )
+    model = nl.Transformer(nl.TransformerConfig(vocab_size=256, dim=16, depth=2, heads=2, max_length=512))
+    checkpoint.save(path / "checkpoint", 60, {"model": model.state_dict()}, {})
+    (path / "config.yaml").write_text(section + "task: {task: text}\ntrain: {length: 32}\n")
+    options = DiagnoseOptions()
+    assert {tuple(each.shape) for each in prepare(str(path), Material(), options).batches} == {(8, 32)}
+    assert sum(each.numel() for each in prepare(str(path), Material(), options).batches) == 2048
+    assert prepare(str(path), Material(window=64), options).batches[0].shape[1] == 64
+    (path / "config.yaml").write_text(section + "task: {task: text}\n")
+    assert prepare(str(path), Material(), options).batches[0].shape[1] == 256

@@ -190,7 +190,7 @@ def _sentence(region: Region) -> str:
             "nothing was learned, so this says little about stability."
         )
     learned = ", ".join(_show(line.learns_up_to) for line in lines)
-    return f"{said}; it learns up to {learned}; best loss {losses}, in the same order."
+    return f"{said}; the highest rates at which it learns are {learned}, the best losses {losses}, in the same order."
 
 
 def _show(value: float | None) -> str:

@@ -31,7 +31,7 @@ def build(result: StabilityMap) -> Page:
         x="learning rate",
         y="steps of warm-up",
         across={"type": "log", **log_ticks([p.lr for r in result.regions for line in r.warmups for p in line.points])},
-        down={"type": "category"},
+        down={"type": "category", "categoryorder": "array", "categoryarray": _warmups(result)},
         layout={"hovermode": "closest", "coloraxis": colours},
     )
     page.figure(
@@ -97,6 +97,11 @@ def show(result: StabilityMap, page: Path) -> None:
         why = f"; {claim.reason}" if claim.reason else ""
         screen.print(f"{claim.verdict:>9}: {claim.claim} ({mean}{why})", markup=False)
     screen.print(f"\npage: {page}", markup=False)
+
+
+def _warmups(result: StabilityMap) -> list[str]:
+    """From the bottom, the shortest first; by themselves categories stand in the order of their first mark."""
+    return [str(steps) for steps in sorted({line.warmup for region in result.regions for line in region.warmups})]
 
 
 def _points(region: Region) -> list[Trace]:

@@ -45,6 +45,7 @@ class Loaded:
     tokenizer: Any = None
     notes: list[str] = field(default_factory=list)
     bos: int | None = None  # the token that a text begins with, where the file says it and the tokenizer does not
+    window: int | None = None  # tokens in training, where that is known: longer ones would be a test of its own
 
 
 def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) -> Loaded:

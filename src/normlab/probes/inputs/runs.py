@@ -12,6 +12,8 @@ from normlab.probes.inputs.hub import Loaded
 from normlab.tasks import Text
 from normlab.training import checkpoint
 
+SHORTEST = 8  # tokens: in shorter windows there is little to measure
+
 
 def is_run(source: str) -> bool:
     return (Path(source) / "config.yaml").is_file() and (Path(source) / "checkpoint").is_dir()
@@ -40,7 +42,13 @@ def load_run(source: str) -> Loaded:
         raise InputError(
             f"the checkpoint in {source!r} does not fit its config.yaml: {str(error).splitlines()[0]}"
         ) from None
-    return Loaded(folder.name, model.eval(), _tokenizer(values.get("task")), [f"normlab run, step {found.step}"])
+    notes = [f"normlab run, step {found.step}"]
+    return Loaded(folder.name, model.eval(), _tokenizer(values.get("task")), notes, window=_length(values.get("train")))
+
+
+def _length(train: object) -> int | None:
+    length = train.get("length") if isinstance(train, dict) else None
+    return length if isinstance(length, int) and length >= SHORTEST else None
 
 
 def _tokenizer(task: object) -> TextTokenizer | None:

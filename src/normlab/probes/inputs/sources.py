@@ -26,7 +26,7 @@ class Material:
     text: str | Tensor | None = None
     named: str = SAMPLE  # where the text comes from
     images: Path | None = None
-    window: int | None = None  # tokens; None: 256, or what the model can read
+    window: int | None = None  # tokens; None: 256, or what the model can read or was trained on
     windows: int | None = None  # how many; None: 8, or 32 for encoders and images
     allow_pickle: bool = False
     remote_code: bool = False
@@ -83,8 +83,9 @@ def _windows(loaded: Loaded, material: Material) -> Tensor:
     ids = text if isinstance(text, Tensor) else tokenize(loaded, text)
     # Without a head the loss compares windows with each other, and a masked one counts a seventh of the tokens.
     encoder = type(loaded.model).__name__.endswith(("Model", "ForMaskedLM"))
-    length = material.window or min(WINDOW, position_limit(loaded.model) or WINDOW)
-    count = material.windows or (32 if encoder else 8)
+    usual = min(WINDOW, position_limit(loaded.model) or WINDOW)
+    length = material.window or min(usual, loaded.window or usual)
+    count = material.windows or (32 if encoder else 8 * max(1, usual // length if loaded.window else 1))
     return windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
 
 
