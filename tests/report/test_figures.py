@@ -61,7 +61,7 @@ def test_csv_button_holds_every_row():
 def test_a_figure_has_axes_and_a_theory_that_looks_like_one():
     drawn = figure([line([1, 2], [3, 4], "a", 1), theory([1, 2], [3, 4], "law")], x="layer", y="rms", log_y=True)
     assert drawn["layout"]["yaxis"]["type"] == "log"
-    assert drawn["layout"]["xaxis"]["title"] == {"text": "layer"}
+    assert drawn["layout"]["xaxis"]["title"]["text"] == "layer"
     measured, predicted = drawn["data"]
     assert measured["line"] == {"color": PALETTE[1], "width": 2, "dash": "solid"}
     assert predicted["line"]["dash"] == "dot"
