@@ -8,6 +8,7 @@ from typing import Any
 
 from normlab.report.tables import markdown_table
 
+NAMED = ("candidate", "scheme", "n")
 COLUMNS = ("benchmark", "what", "value", "quartiles")
 
 
@@ -20,10 +21,11 @@ def rows(benchmark: str, found: object, where: tuple[str, ...] = ()) -> Iterator
             spread = " to ".join(f"{end:.3f}" for end in between if isinstance(end, float))
             yield {**here, "value": f"{found['ratio']:.3f}", "quartiles": spread}
             return
-        if "candidate" in found:  # a row of a table: its numbers stand under its name
-            where = (*where, str(found["candidate"]))
+        named = next((key for key in NAMED if key in found), None)  # a row of a table: its numbers stand under its name
+        if named is not None:
+            where = (*where, str(found[named]) if isinstance(found[named], str) else f"{named} = {found[named]}")
         for key, value in found.items():
-            if not str(key).endswith(("_quartiles", "_ms")):
+            if key != named and not str(key).endswith(("_quartiles", "_ms")):
                 spread = found.get(f"{key}_quartiles")
                 for row in rows(benchmark, value, (*where, str(key))):
                     yield row if not spread else {**row, "quartiles": f"{spread[0]:.3f} to {spread[1]:.3f}"}

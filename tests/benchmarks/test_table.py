@@ -45,3 +45,13 @@ def test_one_that_fails_does_not_end_the_others(
     assert run.main(["norms", "--table", str(tmp_path / "t.md")]) == 1
     assert "benchmark norms failed: RuntimeError: no such thing" in capsys.readouterr().err
     assert "norms failed" in (tmp_path / "t.md").read_text()
+
+
+def test_rows_of_a_table_stand_under_their_scheme_or_their_size():
+    found = list(
+        rows("dynamics", {"race": [{"scheme": "pre_norm", "steps": 4}], "growth": [{"n": 128, "seconds": 0.5}]})
+    )
+    assert [(row["what"], row["value"]) for row in found] == [
+        ("race, pre_norm, steps", "4"),
+        ("growth, n = 128, seconds", "0.5"),
+    ]
