@@ -49,9 +49,7 @@ def read_derivatives(layout: Layout, batch: object, loss: Loss) -> tuple[Derivat
         return ()
     try:
         return _asked(skipper)
-    except (
-        Exception
-    ):  # quantised weights have no gradient, and a layer may refuse a stream that was moved: nothing is said
+    except Exception:  # quantised weights have no gradient, and a layer may refuse a moved stream: nothing is said
         return ()
 
 
@@ -103,9 +101,9 @@ def _row(skipper: Skipper, layer: int, stream: Tensor, gradient: Tensor) -> Deri
         half.append(2 * _change(skipper, layer, step / 2))
     # Richardson: two lengths of step cancel the third order.
     best = [(4 * h - w) / 3 for w, h in zip(whole, half, strict=True)]
-    size = max(_length(best), 1e-30)
-    apart = _length([s - b for s, b in zip(said, best, strict=True)]) / size
-    unsure = _length([w - h for w, h in zip(whole, half, strict=True)]) / size
+    size = max(math.hypot(*best), 1e-30)
+    apart = math.hypot(*(s - b for s, b in zip(said, best, strict=True))) / size
+    unsure = math.hypot(*(w - h for w, h in zip(whole, half, strict=True))) / size
     return DerivativeRow(layer, size, apart, unsure)
 
 
@@ -118,7 +116,3 @@ def _change(skipper: Skipper, layer: int, step: Tensor) -> float:
         return value
 
     return (moved(1) - moved(-1)) / 2
-
-
-def _length(values: list[float]) -> float:
-    return math.sqrt(sum(value * value for value in values))

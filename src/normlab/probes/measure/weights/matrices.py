@@ -33,9 +33,7 @@ class MatrixRow(Sparse):
     distinct: Number = None  # different values in a row over its length, the median row
     values: Number = None  # how many these are
     top: Number = None  # share of the squared entries that one direction makes up
-    narrow: bool | None = (
-        None  # it reads from an eighth or less of what it writes to, as the second factor of an adapter
-    )
+    narrow: bool | None = None  # columns are an eighth of the rows or fewer, as in the second factor of an adapter
 
 
 def nonfinite_weights(model: nn.Module) -> list[str]:
