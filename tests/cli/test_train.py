@@ -116,6 +116,9 @@ def test_a_warm_up_that_was_asked_for_stands(config, tmp_path, capsys):
 
 
 @pytest.mark.slow  # a quarter of a minute of the compiler
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # the compiler's own
 def test_compiled_branches_learn_the_same(config, tmp_path):
     found = []
     for name, more in (("eager", []), ("compiled", ["--compile"])):

@@ -83,15 +83,15 @@ def diagnose(_: typer.Context, given: Given) -> None:
 def _asked(request: DiagnoseRequest, device: str) -> Asked:
     from normlab.errors import ConfigError
     from normlab.probes.inputs.request import DiagnoseOptions
-    from normlab.probes.inputs.sources import SAMPLE, Material
+    from normlab.probes.inputs.sources import Material
     from normlab.probes.inputs.texts import read_text, read_tokens
 
     text, tokens, images = (None if n is None else Path(n) for n in (request.text, request.tokens, request.images))
     if text is not None and tokens is not None:
         raise ConfigError("--text and --tokens both say what is read; give one of the two")
     material = Material(
-        text=read_tokens(tokens) if tokens is not None else read_text(text),
-        named=request.tokens or request.text or SAMPLE,
+        text=read_tokens(tokens) if tokens is not None else None if text is None else read_text(text),
+        named=request.tokens or request.text,
         images=images,
         window=request.window,
         windows=request.windows,

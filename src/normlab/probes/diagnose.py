@@ -202,6 +202,7 @@ class _Examination:
             causal=causal,
             readings=readings,
             start=stream.embedding.norm_median or 0.0,
+            norms=layout.norms,
         )
         return Diagnosis(
             name=name,

@@ -16,6 +16,7 @@ import torch
 
 from normlab.report.terminal import finite
 
+from . import own
 from .backbones import KINDS, RUNS, ensure, ready, single_byte_loss
 from .report import Clinic, text
 from .runner import (
@@ -27,6 +28,7 @@ from .runner import (
     cases,
     check_up,
     check_up_dressed,
+    check_up_own,
     dressed,
     healthy,
     outcome,
@@ -71,8 +73,11 @@ def main() -> int:
     ages = list(healthy(runs))
     clothes = [item for item in dressed(halves) if whole and chosen.backbone in (None, item.backbone.kind)]
     work = Work(total=sum(map(len, todo.values())) + len(ages) + len(clothes), watch=watch)
+    ours = list(own.everyone()) if whole and chosen.backbone is None else []
+    work.total += len(ours)
     checkups = (*work.each(check_up, ages), *work.each(check_up_dressed, clothes))
-    clinic = Clinic({half: tuple(work.each(outcome, found)) for half, found in todo.items()}, checkups)
+    of_ours = tuple(work.each(check_up_own, ours))
+    clinic = Clinic({half: tuple(work.each(outcome, found)) for half, found in todo.items()}, checkups, of_ours)
     if work.done < work.total:
         print(f"stopped: {work.done} of {work.total} exams are done and cached; run again to go on", file=sys.stderr)
         return UNFINISHED

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import normlab as nl
 from normlab.errors import NormlabError
+from normlab.probes.diagnosis import Diagnosis
 
 from .backbones import MASK
 from .protocol import Accusation, Exam, Patient
@@ -33,11 +36,21 @@ SUBJECT_OF = {
 
 
 def examine(patient: Patient) -> Exam:
-    """Diagnose a patient as a user would; a refusal or a crash is an exam without accusations."""
+    """Diagnose a patient as a user would."""
     options = {"mask_id": MASK} if patient.kind == "encoder" else {}
+    return _exam(lambda: nl.diagnose(patient.model, list(patient.windows.split(8)), **options))
+
+
+def examine_folder(folder: Path) -> Exam:
+    """Diagnose a run of ours by the name of its folder."""
+    return _exam(lambda: nl.diagnose(str(folder)))
+
+
+def _exam(diagnose: Callable[[], Diagnosis]) -> Exam:
+    """A refusal or a crash is an exam without accusations."""
     start = time.perf_counter()
     try:
-        found = nl.diagnose(patient.model, list(patient.windows.split(8)), **options)
+        found = diagnose()
     except NormlabError as error:
         return Exam(refused=f"refused: {error}", seconds=time.perf_counter() - start)
     except Exception as error:  # a crash is a finding about diagnose, not about the clinic

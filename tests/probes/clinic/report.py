@@ -32,10 +32,11 @@ class Clinic:
 
     halves: dict[str, tuple[Outcome, ...]]
     healthy: tuple[Checkup, ...]
+    own: tuple[Checkup, ...] = ()  # our schemes
 
     def to_dict(self) -> dict[str, object]:
         tallies = {half: asdict(tally(outcomes)) for half, outcomes in self.halves.items()}
-        return {"tally": tallies, "accused": accused(self.healthy), **asdict(self)}
+        return {"tally": tallies, "accused": accused(self.healthy), "own_accused": accused(self.own), **asdict(self)}
 
 
 def title(half: str) -> str:
@@ -58,7 +59,9 @@ def accused(healthy: Sequence[Checkup]) -> int:
 def text(clinic: Clinic) -> str:
     parts = [_half(half, outcomes) for half, outcomes in clinic.halves.items() if outcomes]
     if clinic.healthy:
-        parts.append(_healthy(clinic.healthy))
+        parts.append(_healthy("healthy models", clinic.healthy))
+    if clinic.own:
+        parts.append(_healthy("our own schemes", clinic.own))
     everything = [item for outcomes in clinic.halves.values() for item in outcomes]
     if everything:
         parts.append(_confusion(everything))
@@ -78,14 +81,15 @@ def summary(clinic: Clinic) -> str:
                 f"{title(half)}: {count.found} of {count.cases} cases found ({count.share:.0%}; strict {count.strict}), "
                 f"{faults} faults, {count.refused} refused or crashed"
             )
-    if clinic.healthy:
-        warnings = sum(len(item.exam.accusations) for item in clinic.healthy)
-        grown = [item for item in clinic.healthy if item.age >= GROWN]
-        judged = sum(not item.exam.untrained and not item.exam.refused for item in grown)
-        lines.append(
-            f"healthy models: {accused(clinic.healthy)} of {len(clinic.healthy)} accused, {warnings} warnings; "
-            f"{judged} of {len(grown)} with {GROWN} steps or more were judged"
-        )
+    for who, healthy in (("healthy models", clinic.healthy), ("our own schemes", clinic.own)):
+        if healthy:
+            warnings = sum(len(item.exam.accusations) for item in healthy)
+            grown = [item for item in healthy if item.age >= GROWN]
+            judged = sum(not item.exam.untrained and not item.exam.refused for item in grown)
+            lines.append(
+                f"{who}: {accused(healthy)} of {len(healthy)} accused, {warnings} warnings; "
+                f"{judged} of {len(grown)} with {GROWN} steps or more were judged"
+            )
     return "\n".join(lines)
 
 
@@ -111,8 +115,8 @@ def _half(half: str, outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def _healthy(healthy: Sequence[Checkup]) -> str:
-    lines = ["Specificity: healthy models", f"  {'model':26} {'loss':>5}  accused of"]
+def _healthy(who: str, healthy: Sequence[Checkup]) -> str:
+    lines = [f"Specificity: {who}", f"  {'model':26} {'loss':>5}  accused of"]
     for item in healthy:
         told = _told(item.exam.accusations) or "-"
         young = f" (said to be untrained: {_told(item.exam.untrained)})" if item.exam.untrained else ""

@@ -20,7 +20,8 @@ from . import blind, former, open_faults, set_aside, unseen
 from .anatomy import dissect
 from .backbones import AGES, RUNS, SIZES, Backbone, Run, cache, digest, held_out_loss, load, run_of, windows
 from .blind_faults.tools import Variant
-from .exam import examine
+from .exam import examine, examine_folder
+from .own import Own
 from .protocol import (
     Accusation,
     Dice,
@@ -141,6 +142,17 @@ def check_up(backbone: Backbone) -> Checkup:
         return Checkup(**{**values, "exam": _exam(values["exam"])})
     patient = admit(backbone)
     found = Checkup(backbone.name, backbone.age, held_out_loss(patient.model, patient.kind), examine(patient))
+    write_json(path, asdict(found))
+    return found
+
+
+def check_up_own(own: Own) -> Checkup:
+    """The exam of a trained model of ours."""
+    path = _path("own", own.name, str(own.folder))
+    if path.exists():
+        values = json.loads(path.read_text())
+        return Checkup(**{**values, "exam": _exam(values["exam"])})
+    found = Checkup(own.name, own.steps, own.loss, examine_folder(own.folder))
     write_json(path, asdict(found))
     return found
 

@@ -8,6 +8,7 @@ from normlab.errors import InputError
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.runs import is_run, load_run
 from normlab.probes.inputs.sources import Material, prepare
+from normlab.tasks import Text
 from normlab.training import checkpoint
 
 CONFIG = "vocab_size: 11\ndim: 16\ndepth: 2\nheads: 2\nmax_length: 8\n"
@@ -61,6 +62,26 @@ def test_a_run_of_a_backbone_says_what_to_do(folder):
     (path / "config.yaml").write_text("model: {architecture: {model_type: llama}, scheme: {name: pre_norm}}\n")
     with pytest.raises(InputError, match="a run of the backbone llama, not of a Transformer"):
         load_run(str(path))
+
+
+def test_a_run_is_measured_on_what_was_held_out_of_its_own_text(folder):
+    """On another text, batches of a sound young model agree on how to change it, and 28 of 33 schemes were accused."""
+    path, _ = folder
+    model = nl.Transformer(nl.TransformerConfig(vocab_size=256, dim=16, depth=2, heads=2, max_length=512))
+    checkpoint.save(path / "checkpoint", 60, {"model": model.state_dict()}, {})
+    section = "model: {vocab_size: 256, dim: 16, depth: 2, heads: 2, max_length: 512}\n"
+    (path / "config.yaml").write_text(section + "task: {task: text}\ntrain: {length: 32}\n")
+    made = prepare(str(path), Material(), DiagnoseOptions())
+    held_out = Text().held_out().stream
+    assert torch.equal(torch.cat(made.batches).flatten(), held_out[:2048])
+    assert made.text == "what was held out of the run's own text"
+    given = prepare(str(path), Material(text="to be or not " * 99, named="mine.txt"), DiagnoseOptions())
+    assert given.text == "mine.txt"
+    assert not torch.equal(given.batches[0], made.batches[0])
+    (path / "config.yaml").write_text(section + "task: {task: text, path: gone.txt}\ntrain: {length: 32}\n")
+    lost = prepare(str(path), Material(), DiagnoseOptions())
+    assert any("its own text cannot be read" in note for note in lost.notes)
+    assert "Devil's" in lost.text
 
 
 def test_a_run_is_measured_on_windows_as_long_as_in_training(folder):

@@ -113,6 +113,9 @@ def drawn():
     return read(gains=gains, matrices=tuple(replace(each, edge=1.0) for each in READINGS.matrices))
 
 
+ONE_STREAM = {"homogenisation": None, "effective_sources": None}
+
+
 CASES = {
     "non_finite": lambda: layers(nonfinite=3.0),
     "broken_residual": lambda: read(breaches=(Breach(ODD, "the layer returns x", 2.13, "it returns 3 x"),)),
@@ -148,7 +151,11 @@ CASES = {
     "oversized_branch": lambda: layers(ffn_ratio=9.0, ffn_norm=14.0),
     "undersized_branch": lambda: layers(attention_ratio=0.02, attention_norm=0.04),
     "pre_norm_dilution": lambda: every(
-        lambda r: {"attention_ratio": 0.5 / (1 + 3 * r.layer), "ffn_ratio": 0.6 / (1 + 3 * r.layer)}
+        lambda r: {
+            "attention_ratio": 0.5 / (1 + 3 * r.layer),
+            "ffn_ratio": 0.6 / (1 + 3 * r.layer),
+            **ONE_STREAM,
+        }
     ),
     "gradient_imbalance": lambda: every(lambda r: {"gradient_norm": 2.5**r.layer}),
     "attention_outlier": lambda: layers(entropy=0.02),
@@ -372,8 +379,32 @@ def test_one_matrix_that_is_unlike_the_others_is_a_note_where_batches_see_nothin
     assert [found.severity for found in rules.judge(worried) if found.id == id] == ["warn"]
 
 
+def test_dilution_is_a_disease_of_one_sum():
+    """A branch that reads several streams, or earlier branches by weights of its own, need not add much to any."""
+    assert "pre_norm_dilution" in {each.id for each in rules.judge(CASES["pre_norm_dilution"]())}
+    several = CASES["pre_norm_dilution"]()
+    several = replace(several, rows=[replace(row, homogenisation=0.5) for row in several.rows])
+    assert "pre_norm_dilution" not in {each.id for each in rules.judge(several)}
+
+
+def test_layers_with_other_norms_are_not_neighbours():
+    """The first layer behind Post-Norm layers makes the stream anew (Mix-LN)."""
+    odd = CASES["oversized_branch"]()
+    assert [each.severity for each in rules.judge(odd) if each.id == "oversized_branch"] == ["warn"]
+    layer = next(each.layers[0] for each in rules.judge(odd) if each.id == "oversized_branch")
+    mixed = replace(odd, norms=("post",) * layer + ("pre",) * (DEPTH - layer))
+    assert "oversized_branch" not in {each.id for each in rules.judge(mixed)}
+
+
+def test_a_branch_that_is_read_by_weight_may_be_of_any_size():
+    odd = CASES["oversized_branch"]()
+    read_by_weight = replace(odd, rows=[replace(row, effective_sources=2.0) for row in odd.rows])
+    assert [each.severity for each in rules.judge(read_by_weight) if each.id == "oversized_branch"] == ["note"]
+
+
 def test_that_batches_agree_on_a_young_model_is_no_fault():
     young = replace(CASES["coherent_gradients"]().readings, output=replace(READINGS.output, loss=3.3, entropy=3.6))
+    young = replace(young, noise=replace(young.noise, high=60.0))
     steady = one(READINGS.pulls, steady=40.0)
     found = rules.judge(replace(BASE, readings=replace(young, pulls=steady)))
     assert {verdict.severity for verdict in found} == {"note"}

@@ -78,7 +78,7 @@ def test_mixing_that_amplifies_is_found(name):
     verdict = found.verdict("unbounded_mixing")
     assert verdict is not None
     assert verdict.value == pytest.approx(1.3**16, rel=1e-4)  # sixteen branches, each 1.3 times the identity
-    assert verdict.layers[0] == 4  # 1.3^8 = 8.2, 1.3^10 = 13.8
+    assert verdict.layers[0] == 6  # 1.3^12 = 23, 1.3^14 = 39
     assert found.layers[3].mixing_gain == pytest.approx(1.3**2, rel=1e-4)
 
 

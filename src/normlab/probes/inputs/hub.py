@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normlab.errors import InputError, NormlabError, UnsupportedError, require
 from normlab.probes.inputs.gguf import assembled, check_header, first_token
@@ -36,6 +36,14 @@ from normlab.probes.inputs.packages import (
 from normlab.probes.inputs.places import must_load_from_cache, there_is_none
 
 
+@dataclass(frozen=True)
+class OwnText:
+    """Token ids of the kind that a model was trained on, and kept from it."""
+
+    ids: Tensor
+    named: str
+
+
 @dataclass
 class Loaded:
     """A model that is ready to run, and how to turn text into its tokens."""
@@ -46,6 +54,7 @@ class Loaded:
     notes: list[str] = field(default_factory=list)
     bos: int | None = None  # the token that a text begins with, where the file says it and the tokenizer does not
     window: int | None = None  # tokens in training, where that is known: longer ones would be a test of its own
+    text: OwnText | None = None  # another text would be a test of its own, too
 
 
 def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) -> Loaded:

@@ -8,10 +8,12 @@ from normlab.config import load_yaml
 from normlab.errors import InputError
 from normlab.files import LIMITS, read_text
 from normlab.model import Transformer, TransformerConfig
-from normlab.probes.inputs.hub import Loaded
+from normlab.probes.inputs.hub import Loaded, OwnText
 from normlab.tasks import Text
 from normlab.training import checkpoint
 
+MOST = 1 << 20  # tokens of a run's own text
+ENOUGH = 2048  # fewer tokens are no sample
 SHORTEST = 8  # tokens: in shorter windows there is little to measure
 
 
@@ -42,8 +44,10 @@ def load_run(source: str) -> Loaded:
         raise InputError(
             f"the checkpoint in {source!r} does not fit its config.yaml: {str(error).splitlines()[0]}"
         ) from None
-    notes = [f"normlab run, step {found.step}"]
-    return Loaded(folder.name, model.eval(), _tokenizer(values.get("task")), notes, window=_length(values.get("train")))
+    task, notes = _text(values.get("task")), [f"normlab run, step {found.step}"]
+    tokenizer = None if task is None else TextTokenizer(task)
+    own = None if task is None else _held_out(task, notes)
+    return Loaded(folder.name, model.eval(), tokenizer, notes, window=_length(values.get("train")), text=own)
 
 
 def _length(train: object) -> int | None:
@@ -51,8 +55,18 @@ def _length(train: object) -> int | None:
     return length if isinstance(length, int) and length >= SHORTEST else None
 
 
-def _tokenizer(task: object) -> TextTokenizer | None:
-    return TextTokenizer(Text.from_dict(task)) if isinstance(task, dict) and task.get("task") == "text" else None
+def _text(task: object) -> Text | None:
+    return Text.from_dict(task) if isinstance(task, dict) and task.get("task") == "text" else None
+
+
+def _held_out(task: Text, notes: list[str]) -> OwnText | None:
+    """What training did not see of the run's own text. Of another kind of text a sound model does not know much."""
+    try:
+        ids = task.held_out().stream[:MOST]
+    except InputError as error:
+        notes.append(f"its own text cannot be read ({error}); another one was taken")
+        return None
+    return OwnText(ids, "what was held out of the run's own text") if len(ids) >= ENOUGH else None
 
 
 class TextTokenizer:

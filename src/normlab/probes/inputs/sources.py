@@ -21,10 +21,13 @@ WINDOW = 256
 
 @dataclass(frozen=True)
 class Material:
-    """What models are shown, and how they are loaded. Without a text, the sample of the package serves."""
+    """What models are shown, and how they are loaded.
+
+    Without a text, a run of ours reads what was held out of its own, any other model the sample of the package.
+    """
 
     text: str | Tensor | None = None
-    named: str = SAMPLE  # where the text comes from
+    named: str | None = None  # where the text comes from
     images: Path | None = None
     window: int | None = None  # tokens; None: 256, or what the model can read or was trained on
     windows: int | None = None  # how many; None: 8, or 32 for encoders and images
@@ -61,7 +64,7 @@ def prepare(source: str, material: Material, options: DiagnoseOptions) -> Prepar
     if reads == "pixel_values":
         rows, shown = _images(loaded, source, material, seed=options.seed)
     else:
-        rows, text = _windows(loaded, material), material.named
+        rows, text = _windows(loaded, material), _named(loaded, material)
         special = tuple(getattr(tokenizer, "all_special_ids", ()))
         options = replace(options, mask_id=getattr(tokenizer, "mask_token_id", None), special_ids=special)
     parts = [part.to(material.device) for part in torch.split(rows, 8)]
@@ -79,14 +82,22 @@ def _windows(loaded: Loaded, material: Material) -> Tensor:
         )
     if material.images is not None:
         raise InputError(f"--images was given, but {loaded.name} reads text; leave it out")
-    text = read_text(None) if material.text is None else material.text
-    ids = text if isinstance(text, Tensor) else tokenize(loaded, text)
+    given = material.text
+    if given is None:
+        given = read_text(None) if loaded.text is None else loaded.text.ids
+    ids = given if isinstance(given, Tensor) else tokenize(loaded, given)
     # Without a head the loss compares windows with each other, and a masked one counts a seventh of the tokens.
     encoder = type(loaded.model).__name__.endswith(("Model", "ForMaskedLM"))
     usual = min(WINDOW, position_limit(loaded.model) or WINDOW)
     length = material.window or min(usual, loaded.window or usual)
     count = material.windows or (32 if encoder else 8 * max(1, usual // length if loaded.window else 1))
     return windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
+
+
+def _named(loaded: Loaded, material: Material) -> str:
+    if material.text is not None:
+        return material.named or "a text that was given"
+    return SAMPLE if loaded.text is None else loaded.text.named
 
 
 def _images(loaded: Loaded, source: str, material: Material, *, seed: int) -> tuple[Tensor, str]:

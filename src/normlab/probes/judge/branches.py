@@ -44,16 +44,19 @@ def _unlike(f: ModelEvidence, *, low: bool) -> list[tuple[str, Outlier]]:
 
 
 def oversized_branch(f: ModelEvidence) -> Verdict | None:
-    # Layer 0 turns a small embedding into the stream, so its ratio is large in healthy models.
-    found = [(kind, each) for kind, each in _unlike(f, low=False) if each.layer > 0]
+    # Layer 0 turns a small embedding into the stream, so its ratio is large in healthy models; so does the first layer
+    # behind other norms.
+    first = {min(kind) for kind in f.kinds} if f.norms else {0}
+    found = [(kind, each) for kind, each in _unlike(f, low=False) if each.layer not in first]
     if not found:
         return None
     kind, worst = found[0]
     title = f"the {kind} of layer {worst.layer} adds {worst.times:.3g} times what its neighbours' add"
     layers = tuple(sorted({each.layer for _, each in found}))
     usual = f"below {LIMITS.oversized:g} times the neighbours"
+    severity = "note" if f.reads_depth else "warn"
     return verdict(
-        "oversized_branch", "warn", title, value=worst.times, limit=LIMITS.oversized, layers=layers, normal=usual
+        "oversized_branch", severity, title, value=worst.times, limit=LIMITS.oversized, layers=layers, normal=usual
     )
 
 
@@ -65,8 +68,15 @@ def undersized_branch(f: ModelEvidence) -> Verdict | None:
     title = f"the {kind} of layer {worst.layer} adds {worst.times:.3g} times what its neighbours' add"
     layers = tuple(sorted({each.layer for _, each in found}))
     usual = f"above 1/{LIMITS.undersized:g} of the neighbours"
+    severity = "note" if f.reads_depth else "warn"
     return verdict(
-        "undersized_branch", "warn", title, value=worst.times, limit=1 / LIMITS.undersized, layers=layers, normal=usual
+        "undersized_branch",
+        severity,
+        title,
+        value=worst.times,
+        limit=1 / LIMITS.undersized,
+        layers=layers,
+        normal=usual,
     )
 
 
@@ -145,7 +155,8 @@ def odd_setting(f: ModelEvidence) -> Verdict | None:
 
 def pre_norm_dilution(f: ModelEvidence) -> Verdict | None:
     early, late = f.summary.early_contribution, f.summary.late_contribution
-    if f.placement.startswith("post_norm") or not (late < LIMITS.dilution and late < 0.5 * early) or len(f.rows) < 4:
+    diluted = late < LIMITS.dilution and late < 0.5 * early and len(f.rows) >= 4
+    if not diluted or not f.one_stream or f.placement.startswith("post_norm"):
         return None
     quarter = tuple(row.layer for row in f.rows[-max(1, len(f.rows) // 4) :])
     title = f"late branches add {100 * late:.1f} % of the stream, early ones {100 * early:.0f} % ({listed(quarter)})"

@@ -97,7 +97,8 @@ def exploding_stream(f: ModelEvidence) -> Verdict | None:
     """Growth by a factor in nearly every layer; a single jump is another verdict."""
     rate, steps = f.summary.exponential_rate, finite(_steps(f))
     growing = sum(step > LIMITS.growing for step in steps)
-    if not (rate > LIMITS.explosion and f.summary.growth > 4 and len(f.rows) >= 3 and growing >= 0.7 * len(steps)):
+    far = rate > LIMITS.explosion and f.summary.growth > LIMITS.exploded
+    if not (far and len(f.rows) >= 3 and growing >= 0.7 * len(steps)):
         return None
     value = math.exp(rate)
     title = f"the stream grows by a factor of {value:.2f} per layer, in {growing} of {len(steps)} layers"
@@ -115,7 +116,9 @@ def stream_jump(f: ModelEvidence) -> Verdict | None:
     if len(known) < 3 or exploding_stream(f) is not None:
         return None
     usual = median(known)
-    found = [i for i, step in enumerate(steps) if step > LIMITS.jump and step > LIMITS.jump * usual]
+    # Where Post-Norm layers end and Pre-Norm ones begin the stream is made anew.
+    same = [any({i, i + 1} <= kind for kind in f.kinds) or not f.norms for i in range(len(steps))]
+    found = [i for i, step in enumerate(steps) if same[i] and step > LIMITS.jump and step > LIMITS.jump * usual]
     if not found or len(found) > 2 or found == [0]:
         return None
     layer = max(found, key=lambda i: steps[i]) + 1
@@ -178,8 +181,9 @@ def stream_homogenisation(f: ModelEvidence) -> Verdict | None:
     value = median([alike[i] for i in late])
     title = f"the parallel streams are alike (cosine {value:.3f}) in {listed(layers)}"
     usual = "below 0.95 behind the first layers; hyper-connections start with equal streams"
+    # Streams that began as copies are still alike in healthy models; a mixing that averages has a verdict of its own.
     return verdict(
-        "stream_homogenisation", "warn", title, value=value, limit=LIMITS.homogeneous, layers=layers, normal=usual
+        "stream_homogenisation", "note", title, value=value, limit=LIMITS.homogeneous, layers=layers, normal=usual
     )
 
 

@@ -36,6 +36,7 @@ class Limits:
     uniform: float = 0.95  # normalised entropy
     sink: float = 0.3  # mass on one key, in a quarter of the layers
     explosion: float = math.log(1.4)  # factor per layer
+    exploded: float = 16.0  # and from the first layer to the last
     growing: float = 1.15  # a step of the stream that counts as growth
     jump: float = 6.0  # growth of the stream in one layer, and as many times the usual step
     dead: float = 1e-3  # ||f|| / ||h||, and a fiftieth of the other layers'
@@ -46,7 +47,7 @@ class Limits:
     harm: float = 0.03  # nats
     homogeneous: float = 0.95  # mean cosine between the streams of one token, after the first layers
     gain: float = (
-        10.0  # composite gain of the mixings (doubly stochastic: 1; mHC reports 3000 for plain hyper-connections)
+        30.0  # composite of the mixings (doubly stochastic: 1; healthy hyper-connections 12; mHC reports 3000)
     )
     # -- several streams --
     keeps: float = 0.7  # second singular value of one mixing
@@ -90,7 +91,7 @@ class Limits:
     no_tails: float = 3.1  # and at most this; Gaussian noise has 3
     response: float = 3.0
     pull_outlier: float = 2.5
-    direction: float = 0.48  # of the squared entries of a matrix, the median layer
+    direction: float = 0.55  # of the squared entries of a matrix, the median layer
     values: float = 4.0
     levels: float = 16.0  # values of a row, where other layers or experts have many more
     norm_misfit: float = 0.05  # of what a norm returns
@@ -101,7 +102,7 @@ class Limits:
     always: int = 12  # batches of which all but one must gain where the error alone does not say it
     repair: float = 0.03  # nats that a few steps of training gain; healthy small models at most 0.007
     repair_masked: float = 0.06  # the same where a few hidden tokens count; healthy ones lose
-    coherent: float = 2400.0  # targets from which on the gradient is more than noise
+    coherent: float = 1000.0  # targets from which on the gradient is more than noise; healthy ones have 1,200 and more
     suspicious: float = 5000.0  # targets: below, single layers of large models are tried as well
     coherent_masked: float = 330.0  # the same where a few hidden tokens count
     coherent_from: float = 0.64  # of the loss of single-token frequencies: below, a model is grown
@@ -117,7 +118,7 @@ class Limits:
     head_low: float = 30.0
     head_high: float = 20.0
     # -- the ends --
-    embedding: float = 60.0
+    embedding: float = 100.0
     embedding_high: float = 12.0
     small_rows: float = 0.04
     common: float = 0.9
@@ -186,19 +187,31 @@ class ModelEvidence:
     causal: SkipReport | None = None
     readings: Readings = field(default_factory=Readings)
     start: float = 0.0  # the median token's norm before the first layer
+    norms: tuple[str, ...] = ()  # of each layer, where layers differ in them
 
     @property
     def kinds(self) -> tuple[frozenset[int], ...]:
-        """Layers that may be compared: the same mixer of tokens, and attention that reaches equally far."""
+        """Layers that may be compared: the same norms and mixer of tokens, and attention that reaches equally far."""
         windows = {row.layer: row.window for row in self.readings.masks}
-        groups: dict[tuple[str | None, int | None], set[int]] = {}
+        norms = dict(enumerate(self.norms))
+        groups: dict[tuple[str | None, int | None, str | None], set[int]] = {}
         for place, row in enumerate(self.rows):
-            groups.setdefault((row.mixer, windows.get(place)), set()).add(place)
+            groups.setdefault((row.mixer, windows.get(place), norms.get(place)), set()).add(place)
         return tuple(map(frozenset, groups.values()))
 
     def alike(self, layer: int) -> frozenset[int]:
         """The other layers of this one's kind."""
         return next((kind - {layer} for kind in self.kinds if layer in kind), frozenset())
+
+    @property
+    def reads_depth(self) -> bool:
+        """Branches read what earlier ones added with weights of their own: what a branch adds need not be of one size."""
+        return any(row.effective_sources is not None for row in self.rows)
+
+    @property
+    def one_stream(self) -> bool:
+        """Every branch reads the same sum, and adds to it."""
+        return not self.reads_depth and all(row.homogenisation is None for row in self.rows)
 
     @property
     def unsettled(self) -> bool:

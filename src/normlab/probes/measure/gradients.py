@@ -143,13 +143,14 @@ class Agreement:
 def _pulls(
     layout: Layout, parameters: Mapping[str, Tensor], totals: Mapping[str, Tensor], agreement: Agreement
 ) -> tuple[PullRow, ...]:
-    places = {prefix: i for i, (_, layer) in enumerate(layout.layers) for prefix in layout.prefixes(layer)["layer"]}
+    owners = layout.owners
     rows = []
     for name, gradient in totals.items():
-        prefix = next((each for each in places if name.startswith(each)), "")
+        prefix = next((each for each in owners if name.startswith(each)), "")
+        layer, own = owners.get(prefix, (-1, ""))
         value = float((parameters[name].detach().double() * gradient.double()).sum())
         size, steady = agreement.size(name), agreement.steady(name)
-        rows.append(PullRow(places.get(prefix, -1), name.removeprefix(prefix), value, size, steady))
+        rows.append(PullRow(layer, own + name.removeprefix(prefix), value, size, steady))
     return tuple(rows)
 
 

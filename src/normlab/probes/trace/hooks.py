@@ -106,6 +106,16 @@ class Layout:
         """The branches of each layer by their numbers, where the model numbers them."""
         return None
 
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Which norms each layer has, where layers of one class differ in them."""
+        return ()
+
+    @property
+    def owners(self) -> dict[str, tuple[int, str]]:
+        """Prefixes of parameters' names: the layer that owns them, and what stands there in place of the prefix."""
+        return {prefix: (i, "") for i, (_, layer) in enumerate(self.layers) for prefix in self.prefixes(layer)["layer"]}
+
     def tracer(self, on_layer: Callable[[Record], None], *, weights: bool = False, verify: bool = False) -> LayerTracer:
         """What watches this layout: hooks on modules here, verbs of a scheme in `SchemeLayout`."""
         return Tracer(self, on_layer, weights=weights, verify=verify)

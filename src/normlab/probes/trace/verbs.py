@@ -28,6 +28,7 @@ from normlab.probes.trace.sdpa import WatchAttention
 from normlab.probes.trace.tensors import mismatch
 
 Verb = Callable[..., Tensor]
+ENOUGH = 16  # tokens: to fewer of them a factor and a shift fit by chance
 _VERBS = ("enter", "leave", "write", "close", "_read")
 
 
@@ -66,6 +67,20 @@ class SchemeLayout(Layout):
     @property
     def groups(self) -> list[list[int]]:
         return self._groups
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Which norms stand around the branches of each layer: Mix-LN's first layers are unlike its last."""
+        found = (getattr(self.scheme, name, None) for name in ("pre", "res", "out"))
+        lists = [part for part in found if isinstance(part, nn.ModuleList)]
+        return tuple(
+            " ".join(type(part[s]).__name__ for part in lists for s in group if s < len(part)) for group in self.groups
+        )
+
+    @property
+    def owners(self) -> dict[str, tuple[int, str]]:
+        numbered = ((i, place, site) for i, group in enumerate(self.groups) for place, site in enumerate(group))
+        return {f"branches.{site}.": (i, f"{place}.") for i, place, site in numbered}
 
     def tracer(
         self, on_layer: Callable[[Record], None], *, weights: bool = False, verify: bool = False
@@ -227,10 +242,16 @@ def _wrapped(verb: Any, wrapper: Any) -> Any:
 
 
 def _scaled(total: Tensor, added: Tensor, before: Tensor) -> float:
-    """How far total - added is from a multiple of the stream: schemes of one stream may weigh the skip (DeepNorm)."""
-    rest, base = (total - added).detach().float(), before.detach().float()
+    """How far total - added is from a multiple of the stream: schemes of one stream may weigh the skip (DeepNorm),
+    each coordinate by itself (Admin), and shift it (residual scaling)."""
+    rest, base = ((total - added).detach().double(), before.detach().double())
     factor = (rest * base).sum() / base.square().sum().clamp_min(1e-30)
-    return mismatch(rest, factor * base, added)
+    apart = mismatch(rest, factor * base, added)
+    if base[..., 0].numel() < ENOUGH:
+        return apart
+    rest, base = (x.flatten(0, -2) - x.flatten(0, -2).mean(0) for x in (rest, base))
+    factor = (rest * base).sum(0) / base.square().sum(0).clamp_min(1e-30)
+    return min(apart, mismatch(rest, factor * base, added.flatten(0, -2)))
 
 
 class SchemeSkipper:

@@ -24,7 +24,7 @@ from normlab.experiments.compare.result import Comparison, SchemeRow, SettingRes
 from normlab.experiments.executors.here import HereExecutor
 from normlab.experiments.sweep import Sweep
 
-DEEP = 16
+DEEP, DEEP_TOKENS = 24, 2_048_000  # 2,000 steps
 LADDER = (
     "Runs of the small ladder (`normlab compare --preset ladder-small`, or ladder-quarter where those are not there)."
 )
@@ -92,10 +92,11 @@ def depths(bench: Bench) -> Findings:
     return Findings(values, {**_settings(deepest), "depths": "6, 12, 24"}, seconds=_seconds(found))
 
 
-@measure("deep-post", seeds=5, seconds=400)
+@measure("deep-post", seeds=5, seconds=4600)
 def deep_post(bench: Bench) -> Findings:
+    """Each scheme has its own rate, out of four."""
     schemes = ("pre_norm", "post_norm", "deep_norm")
-    options = {"depths": (DEEP,), "lrs": (3e-4, 1e-3, 3e-3), "warmup": 0.25}
+    options = {"depths": (DEEP,), "tokens": DEEP_TOKENS, "lrs": (1e-4, 3e-4, 1e-3, 3e-3), "warmup": 0.25}
     found = compared(bench.folder, schemes=schemes, seeds=len(bench.seeds), **options)
     (setting,) = found.settings
     values = [number(LOSS, _ends(setting, scheme), scheme) for scheme in ("post_norm", "deep_norm")]
