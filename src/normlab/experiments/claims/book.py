@@ -188,7 +188,7 @@ def run(
         need += f"{found.seeds} take {_span(found.cost)}"
         return Rerun(claim, before, Decision(claim, "undecided", "nothing was measured", need), None)
     criteria = {c.id: c.criterion.text() for c in ledger().values() if c.evidence == claim.evidence}
-    made = carry_out(found, seeds=seeds, criteria=criteria, folder=folder)
+    made = carry_out(found, seeds=seeds, criteria=criteria, folder=folder).after(known.get(found.name))
     made.write(evidence_folder() if record else folder)
     now = next(d for d in decide(pages()[claim.seed], {**known, made.name: made}) if d.claim.id == claim.id)
     return Rerun(claim, before, now, made)

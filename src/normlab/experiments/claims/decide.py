@@ -1,5 +1,7 @@
 """How findings become verdicts: Holm's correction over the claims of a page, and sentences made from the numbers.
 
+Where seeds were added after a look, p counts as often as was looked (`Evidence.looks`).
+
 A page is a family of claims (those of one seed). Exact claims have p = 0 and cost the others nothing.
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from normlab.experiments.claims.bench import measures
@@ -49,7 +51,7 @@ class Decision:
 def decide(claims: Sequence[Claim], evidence: Mapping[str, Evidence]) -> list[Decision]:
     """Every claim of one page. A claim without evidence, or without a measurement, is not measured."""
     findings = {
-        claim.id: claim.criterion.judge(evidence[claim.evidence])
+        claim.id: looked(claim.criterion.judge(evidence[claim.evidence]), evidence[claim.evidence].looks)
         for claim in claims
         if claim.measurable and claim.evidence in evidence
     }
@@ -58,6 +60,11 @@ def decide(claims: Sequence[Claim], evidence: Mapping[str, Evidence]) -> list[De
         _decision(claim, findings.get(claim.id), adjusted.get(claim.id), evidence.get(claim.evidence))
         for claim in claims
     ]
+
+
+def looked(finding: Judgement, looks: int) -> Judgement:
+    """Seeds that are added until something is decided decide too often: each look costs its share of the 5 %."""
+    return replace(finding, p_for=min(1.0, looks * finding.p_for), p_against=min(1.0, looks * finding.p_against))
 
 
 def adjust(findings: Mapping[str, Judgement]) -> dict[str, float]:
@@ -143,7 +150,7 @@ def _would_change(verdict: Verdict, finding: Judgement, adjusted: float, evidenc
     if finding.lacking:
         return " ".join(finding.lacking)
     p = min(finding.p_for, finding.p_against)
-    seeds = seeds_needed(finding, max(1.0, adjusted / p) if p > 0 else 1.0)
+    seeds = seeds_needed(finding, (evidence.looks + 1) * (max(1.0, adjusted / p) if p > 0 else 1.0))
     if any(math.isnan(r.estimate) for r in finding.readings):
         return f"Some runs never get to what is asked, and have no number: {evidence.twice}."
     if seeds is None:
@@ -162,7 +169,7 @@ def _least(finding: Judgement) -> int:
 def seeds_needed(finding: Judgement, times: float = 1.0) -> float | None:
     """How many seeds would decide if mean and spread stay; None for one seed, infinite where a mean lies on the border.
 
-    `times`: the factor of Holm's correction. A mean outside its range refutes by itself; else every part must be inside.
+    `times`: the factor of Holm's correction, and of the next look. A mean outside its range refutes by itself; else every part must be inside.
     """
     random = [r for r in finding.readings if min(r.p_for, r.p_against) > 0]  # what is exact asks for no seeds
     if any(r.low is None or r.high is None or math.isnan(r.estimate) for r in random):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from normlab.errors import InputError, unknown
@@ -89,6 +89,8 @@ class Evidence:
     """Of what it stands on: Python, torch, numpy."""
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    looks: int = 1
+    """How often these seeds were looked at: seeds that were added because fewer had left it open make it one more."""
 
     def find(self, metric: str, arm: str = "") -> Measurement:
         for found in self.measurements:
@@ -112,8 +114,14 @@ class Evidence:
             "schema": SCHEMA, "name": self.name, "command": self.command, "commit": self.commit, "version": self.version,
             "versions": dict(self.versions), "seeds": list(self.seeds), "settings": dict(self.settings),
             "criteria": dict(self.criteria), "seconds": round(self.seconds, 2), "notes": list(self.notes),
-            "measurements": [_plain(m) for m in self.measurements],
+            **({"looks": self.looks} if self.looks > 1 else {}), "measurements": [_plain(m) for m in self.measurements],
         }  # fmt: skip
+
+    def after(self, before: Evidence | None) -> Evidence:
+        """This evidence, where `before` was on file: the same experiment with more seeds is one more look."""
+        if before is None or before.settings != self.settings or not set(before.seeds) <= set(self.seeds):
+            return self
+        return replace(self, looks=before.looks + (len(before.seeds) < len(self.seeds)))
 
     def write(self, folder: str | Path) -> Path:
         return write_json(Path(folder) / f"{self.name}.json", self.to_plain())
@@ -155,7 +163,7 @@ def read_evidence(path: str | Path) -> Evidence:
             name=body["name"], seeds=tuple(body["seeds"]), settings=body["settings"], criteria=body["criteria"],
             measurements=tuple(_measurement(m) for m in body["measurements"]), command=body.get("command", ""),
             commit=body.get("commit", ""), version=body.get("version", ""), versions=body.get("versions", {}),
-            seconds=float(body.get("seconds", 0.0)), notes=tuple(body.get("notes", ())),
+            seconds=float(body.get("seconds", 0.0)), notes=tuple(body.get("notes", ())), looks=int(body.get("looks", 1)),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise damaged(path, f"a measurement cannot be read ({error})", REMEDY) from None

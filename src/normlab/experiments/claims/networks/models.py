@@ -29,14 +29,14 @@ from normlab.training import Schedule, TrainConfig, checkpoint
 
 DEPTH, DIM, HEADS = 12, 32, 2
 STEPS = 2000
-SEEDS = 6
+SEEDS = 10
 PRE, POST, FULL, BLOCK, NO_KEY_NORM = (
     "pre_norm", "post_norm", "attn_res", "block_attn_res(blocks=4)", "attn_res(key_norm=false)",
 )  # fmt: skip
 PERI = "peri_norm"
 ARMS = (PRE, POST, FULL, BLOCK)
 NULL_SEEDS = 20
-SMALL_SEEDS, SPIKE_SEEDS, WARMUP_SEEDS = 8, 16, 10
+SMALL_SEEDS, SPIKE_SEEDS, WARMUP_SEEDS, MASKED_SEEDS = 64, 72, 36, 48
 RATE_SEEDS, RATE_DEPTHS = 3, (6, 12, 24)
 WARMUPS = (0, 20, 60, 120, 240)
 NULL_RATES, NULL_WARMUPS = (4e-3, 1.6e-2, 6.4e-2), (0, 10, 30, 60)
@@ -209,7 +209,7 @@ def masked_models() -> dict[str, RunConfig]:
     """Encoders that fill in masked bytes: Pre-Norm without warm-up; Post-Norm with it, the better of two rates counts."""
     score = HeldOut(validations=40, curve_sequences=64, sequences=128, layers=(), prune=False)
     found = {}
-    for seed in range(SEEDS):
+    for seed in range(MASKED_SEEDS):
         for scheme, lr, warmup in ((PRE, 4e-3, 0), (POST, 2e-3, 200), (POST, 1e-3, 200)):
             train = TrainConfig(
                 steps=800, batch=16, length=32, seed=seed, lr=lr, log_every=10, checkpoint_every=800,

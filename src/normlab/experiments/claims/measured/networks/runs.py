@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from normlab.experiments.claims.bench import Bench, Findings, measure
 from normlab.experiments.claims.evidence import Measurement, curve, number
 from normlab.experiments.claims.networks.models import (
+    MASKED_SEEDS,
     NULL_RATES,
     NULL_SEEDS,
     PERI,
@@ -205,7 +206,7 @@ def small_stability(bench: Bench) -> Findings:
     )
 
 
-@measure("masked-lm", seeds=5, seconds=60)
+@measure("masked-lm", seeds=MASKED_SEEDS, seconds=60)
 def masked_lm(bench: Bench) -> Findings:
     """Encoders on masked bytes: Post-Norm at the better of two rates (by its final loss), Pre-Norm at one."""
     runs = train(bench.folder.parent / "networks", "masked", only=lambda c: c.train.seed in bench.seeds)

@@ -63,7 +63,7 @@ def _chosen(found: dict[str, LengthGeneralization], kind: str) -> list[float]:
     return picked
 
 
-@measure("bema-few", seeds=24, seconds=5)
+@measure("bema-few", seeds=160, seconds=5)
 def few_legal(bench: Bench) -> Findings:
     """One class is the answer in maximum retrieval."""
     task = FOUR_TASKS["max-retrieval"]

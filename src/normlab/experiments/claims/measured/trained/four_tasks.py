@@ -82,7 +82,7 @@ def whole_sequences(bench: Bench) -> Findings:
     return Findings(values, settings_of(found), notes, COST / len(FOUR_TASKS) * found.step / STEPS)
 
 
-@measure("widths", seeds=8, seconds=60)
+@measure("widths", seeds=20, seconds=35)
 def widths(bench: Bench) -> Findings:
     """Half of what the bound asks for against all of it, on each task in two layers."""
     values: list[Measurement] = []
@@ -118,7 +118,7 @@ def _vocabulary(row: Options) -> int:
     return task_of(str(row["task"])).vocab_size
 
 
-@measure("language-length", seeds=5, seconds=60)
+@measure("language-length", seeds=24, seconds=30)
 def natural_text(bench: Bench) -> Findings:
     schemes: Sequence[str] = ("pre_norm", "post_norm")
     options: Options = {

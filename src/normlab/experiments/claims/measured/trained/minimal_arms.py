@@ -98,7 +98,7 @@ def _law_residual(v: int, c: float) -> float:
     return worst
 
 
-@measure("weight-decay", seeds=12, seconds=15)
+@measure("weight-decay", seeds=24, seconds=36)
 def weight_decay(bench: Bench) -> Findings:
     options = {**MINIMAL_16, "steps": STEPS, "schemes": ("pre_norm",)}
     found = {
@@ -113,7 +113,7 @@ def weight_decay(bench: Bench) -> Findings:
     return Findings(values, settings_of(found[0.0]), ["At the training length."], seconds_of(*found.values()))
 
 
-@measure("norm-kinds", seeds=5, seconds=120)
+@measure("norm-kinds", seeds=12, seconds=26)
 def norm_kinds(bench: Bench) -> Findings:
     options = {**MINIMAL_16, "steps": STEPS, "schemes": ("post_norm",)}
     kinds = ("layernorm", "dyt", "l2")
@@ -126,7 +126,7 @@ def norm_kinds(bench: Bench) -> Findings:
     return Findings(values, settings_of(found["l2"]), [ON_FILE], seconds_of(*found.values()))
 
 
-@measure("sparse-attention", seeds=5, seconds=120)
+@measure("sparse-attention", seeds=12, seconds=22)
 def sparse_attention(bench: Bench) -> Findings:
     options = {**MINIMAL_16, "steps": STEPS, "schemes": (NOTHING_BEHIND, "post_norm"), "fixes": ("sparsemax",)}
     found = trained(bench.folder, options, seeds=len(bench.seeds))
