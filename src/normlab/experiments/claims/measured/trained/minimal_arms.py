@@ -51,7 +51,7 @@ def arm_on_file(metric: str, arm: str, *, seeds: int) -> Measurement:
 ON_FILE = "The arms without and with RMSNorm are those of docs/claims/evidence/set-complement-arms.json, seed by seed."
 
 
-@measure("set-complement-arms", seeds=5, seconds=60)
+@measure("set-complement-arms", seeds=12, seconds=18)
 def seven_arms(bench: Bench) -> Findings:
     found = arms(bench)
     measurements = []
@@ -117,8 +117,8 @@ def weight_decay(bench: Bench) -> Findings:
 def norm_kinds(bench: Bench) -> Findings:
     options = {**MINIMAL_16, "steps": STEPS, "schemes": ("post_norm",)}
     kinds = ("layernorm", "dyt", "l2")
-    found = {kind: trained(bench.folder / kind, {**options, "norm": kind}, seeds=len(bench.seeds)) for kind in kinds}
     values = [arm_on_file(TV, NOTHING, seeds=len(bench.seeds))]
+    found = {kind: trained(bench.folder / kind, {**options, "norm": kind}, seeds=len(bench.seeds)) for kind in kinds}
     values.append(replace(arm_on_file(TV, "post_norm", seeds=len(bench.seeds)), arm="post_norm, rmsnorm"))
     values += [
         over_lengths(one, "post_norm", metric="tv", name=TV, arm=f"post_norm, {kind}") for kind, one in found.items()
