@@ -111,6 +111,8 @@ def diagnose_prepared(
 
 SMALL = 20_000_000  # parameters up to which a pass costs next to nothing
 TWIN_TOKENS = 256  # of two rows: pages and positions that go wrong late are seen too
+SKIP_TOKENS, SKIP_TOKENS_LARGE = 512, 384
+DERIVATIVE_TOKENS = 128  # seventeen passes over these
 TRIED = 16  # pieces on which a promising trial is measured
 
 
@@ -184,7 +186,7 @@ class _Examination:
             found = self._gradients(layout, loss)
             rows, reading = joined(rows, found.rows), LossReading(loss.name, found.loss, loss.chance)
             said = read_outputs(layout, batches, loss, heard)
-            slopes = read_derivatives(layout, self._pieces(loss)[0], loss)
+            slopes = read_derivatives(layout, parts.shortened(self._pieces(loss)[0], DERIVATIVE_TOKENS), loss)
             readings = replace(readings, pulls=found.pulls, noise=found.noise, output=said, derivatives=slopes)
         if loss is not None and options.skips and say.allows("skipping layers"):
             causal = self._skips(layout, loss, stream, rows)
@@ -256,7 +258,7 @@ class _Examination:
         if isinstance(layout, SchemeLayout) or readings.output is None:
             return ()
         self.say("undoing accidents on trial")
-        portions = parts.skip_batches(self.batches, loss, self.options)
+        portions = self._portions(loss)
         if self.small:
             pieces = self._pieces(loss, TRIED)[:TRIED]
             every = range(len(layout.layers))
@@ -274,6 +276,11 @@ class _Examination:
     @property
     def small(self) -> bool:
         return sum(parameter.numel() for parameter in self.model.parameters()) < SMALL
+
+    def _portions(self, loss: Loss) -> list[Any]:
+        """What is read again and again with something left out or changed."""
+        usual = SKIP_TOKENS if self.small else SKIP_TOKENS_LARGE
+        return parts.skip_batches(self.batches, loss, self.options.skip_tokens or usual)
 
     def _pieces(self, loss: Loss, count: int = 8) -> list[Any]:
         """Windows for gradients, in parts that can be compared; of a small model twice as many."""
@@ -297,7 +304,7 @@ class _Examination:
         tried only where one layer does not matter. None if the budget ends before two batches are done: one alone has
         no error bar to judge by.
         """
-        portions = parts.skip_batches(self.batches, loss, self.options)
+        portions = self._portions(loss)
         candidates = parts.candidate_runs(stream.angular_matrix())
         depth, effects = len(rows), list[SkipEffects]()
         shared, half = len(layout.layers) == 1 < depth, max(2, 3 * len(portions) // 4)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from normlab.probes.inputs.batches import candidate_runs, first_rows, skip_batches, some, texts
-from normlab.probes.inputs.losses import Loss
+from normlab.probes.inputs.batches import candidate_runs, first_rows, shortened, skip_batches, some, texts
+from normlab.probes.inputs.losses import HiddenAnew, Loss
 from normlab.probes.inputs.request import DiagnoseOptions
 from tests.probes.zoo import Encoder, build
 
@@ -42,9 +42,22 @@ def test_about_so_many_tokens_but_never_half_a_set_of_negatives():
 
 @pytest.mark.parametrize(("loss", "count", "rows"), [(CAUSAL, 4, 1), (MASKED, 8, 2)])
 def test_skips_see_four_batches_or_eight_where_few_tokens_count(loss, count, rows):
-    parts = skip_batches([IDS, IDS], loss, DiagnoseOptions(skip_tokens=512))
+    parts = skip_batches([IDS, IDS], loss, 512)
     assert [part.shape for part in parts] == [(rows, 128)] * count
     assert torch.equal(torch.cat(parts), torch.cat([IDS, IDS])[: count * rows, :128])
+
+
+def test_fewer_tokens_are_shorter_windows_not_fewer_of_them():
+    parts = skip_batches([IDS, IDS], CAUSAL, 384)
+    assert [part.shape for part in parts] == [(1, 96)] * 4
+
+
+def test_only_plain_text_is_shortened():
+    assert shortened(IDS, 128).shape == (len(IDS), 128)
+    assert shortened(IDS, 512) is IDS
+    labelled, hidden = {"input_ids": IDS, "labels": IDS}, HiddenAnew(IDS, 1)
+    assert shortened(labelled, 128) is labelled
+    assert shortened(hidden, 128) is hidden
 
 
 def test_runs_begin_where_the_stream_turns_least():

@@ -134,6 +134,13 @@ def some(batches: list[object], tokens: int, loss: Loss) -> list[object]:
     return [narrow(batches[0], rows, ids.shape[1])]
 
 
+def shortened(piece: object, tokens: int) -> object:
+    """The first tokens of each row, where a piece is plain text: what comes later is not seen from there."""
+    ids = token_ids(piece)
+    labelled = isinstance(piece, Mapping) and "labels" in piece
+    return piece if ids is None or labelled or ids.shape[1] <= tokens else narrow(piece, len(ids), tokens)
+
+
 def pieces(batches: list[object], loss: Loss, *, count: int = 8) -> list[object]:
     """The same windows in at least `count` parts where they can be cut, so that parts can be compared.
 
@@ -165,8 +172,8 @@ def _rows_apart(batch: object, count: int) -> list[object]:
     return [cut(batch, start) for start in starts]
 
 
-def skip_batches(batches: list[object], loss: Loss, options: DiagnoseOptions) -> list[object]:
-    """Four batches of `skip_tokens` in all, or eight of four times as many where only masked tokens count.
+def skip_batches(batches: list[object], loss: Loss, tokens: int) -> list[object]:
+    """Four batches of so many tokens in all, or eight of four times as many where only masked tokens count.
 
     The contrastive loss needs whole batches of windows.
     """
@@ -175,9 +182,9 @@ def skip_batches(batches: list[object], loss: Loss, options: DiagnoseOptions) ->
         return batches[:4]
     if any(padding(batch) is not None for batch in batches):
         return [narrow(batch, 4, ids.shape[1]) for batch in batches[:4]]
-    length = min(ids.shape[1], 128)
     masked = loss.name == "masked"  # about one token in seven
-    count, tokens = (8, 4 * options.skip_tokens) if masked else (4, options.skip_tokens)
+    count, tokens = (8, 4 * tokens) if masked else (4, tokens)
+    length = min(ids.shape[1], 128, max(32, tokens // count))
     rows = max(1, tokens // length // count)
     windows = torch.cat([token_ids(batch)[:, :length] for batch in batches])[: count * rows]  # type: ignore[index]
     if masked and len(windows) < count * rows:

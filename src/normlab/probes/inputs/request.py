@@ -24,6 +24,6 @@ class DiagnoseOptions:
     longest: int = 1024
     gradient_tokens: int = 1024
     skips: bool = True
-    skip_tokens: int = 512
+    skip_tokens: int | None = None  # None: 512, or 384 of a large model
     seed: int = 0
     max_seconds: float | None = None  # from then on nothing optional begins: lengths, gradients, skips

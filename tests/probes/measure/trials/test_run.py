@@ -5,6 +5,7 @@ import torch
 import transformers
 
 from normlab.probes.inputs.losses import Loss
+from normlab.probes.measure.gradients import PullRow
 from normlab.probes.measure.trials.run import run_trials
 from normlab.probes.measure.trials.single import single_layers
 from normlab.probes.measure.trials.whole import converted, whole_model
@@ -159,3 +160,21 @@ def test_no_more_experts_are_tried_than_there_are():
     with torch.no_grad(), tried[0].changed():
         assert model(**batch).logits.isfinite().all()
     assert {router.top_k for router in routers} == {4}
+
+
+def test_a_larger_step_is_tried_only_where_a_milder_one_gained(llama):
+    """A gain that is eight times too large is found by way of smaller steps; one that is right costs one pass."""
+    model, batch, layout = llama
+    loss, passes = toward(model, batch), []
+    counted = Loss("counted", lambda m, b: (passes.append(1), loss.function(m, b))[1])
+    pulls = [PullRow(i, "input_layernorm.weight", 1.0) for i in range(3)]
+    run_trials(layout, batch, [batch], counted)
+    alone = len(passes)
+    run_trials(layout, batch, [batch], counted, pulls=pulls)
+    assert len(passes) - 2 * alone == 1
+    with torch.no_grad():
+        for layer in model.model.layers:
+            for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+                norm.weight.mul_(8)
+        found = run_trials(layout, batch, [batch], loss, pulls=pulls)
+    assert "with all gains times 0.125" in [row.what for row in found]

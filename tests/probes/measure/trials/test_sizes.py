@@ -17,6 +17,7 @@ def test_only_what_is_pulled_at_is_tried_and_taken_back():
     larger = list(sizes(layout, [PullRow(i, "input_layernorm.weight", -PULL) for i in range(3)]))
     assert smaller[0].what == f"with {name} times 0.8 in every layer"
     assert larger[0].what == "with all gains times 1.25"
+    assert [trial.milder for trial in larger] == ["", "with all gains times 1.25", "with all gains times 2"]
     with torch.no_grad():
         plain = model(**batch).logits.clone()
         for trial in (*smaller, *larger):

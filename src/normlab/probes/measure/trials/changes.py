@@ -22,6 +22,7 @@ class Trial:
     subject: str
     layers: tuple[int, ...]
     changed: Callable[[], AbstractContextManager[None]]
+    milder: str = ""  # the `what` of a smaller change of the same kind: without a gain by that one this is not tried
 
 
 QUERIES = ("q_proj", "query", "q_lin", "wq")

@@ -56,6 +56,7 @@ def run_trials(
 
     start, before = measured(first), [measured(batch) for batch in batches]
     promising: list[tuple[float, Trial]] = []
+    gained = {""}
     for trial in chain(
         whole_model(layout),
         sizes(layout, pulls),
@@ -67,11 +68,15 @@ def run_trials(
         routed(layout, suspects),
         tokens(layout, first, batches, loss),
     ):
+        if trial.milder not in gained:
+            continue
         try:
             with trial.changed():
                 value = measured(first)
         except NotPossible:
             continue
+        if value < start:
+            gained.add(trial.what)
         if value < start - least:
             promising.append((value, trial))
     rows = []

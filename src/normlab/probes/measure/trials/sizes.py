@@ -14,7 +14,10 @@ SMALLER, LARGER = (0.8, 0.5, 0.125), (1.25, 2.0, 8.0)
 
 
 def sizes(layout: Layout, pulls: Sequence[PullRow]) -> Iterator[Trial]:
-    """Every name by itself, and all gains together. The sign of the pull says in which direction to try."""
+    """Every name by itself, and all gains together. The sign of the pull says in which direction to try.
+
+    A larger step is tried where the one before it gained.
+    """
     totals: dict[str, float] = {}
     for row in pulls:
         if row.layer >= 0:
@@ -22,15 +25,20 @@ def sizes(layout: Layout, pulls: Sequence[PullRow]) -> Iterator[Trial]:
     norms = [norm for _, _, norm in layer_norms(layout)]
     names = {f"{name}.weight" for _, name, _ in layer_norms(layout)}
     common = sum(value for name, value in totals.items() if name in names)
+    milder = ""
     for factor in _factors(common) if norms else ():
-        yield Trial(f"with all gains times {factor:g}", "weights", (), together(scaled(n, factor) for n in norms))
+        what = f"with all gains times {factor:g}"
+        yield Trial(what, "weights", (), together(scaled(n, factor) for n in norms), milder)
+        milder = what
     for name, value in totals.items():
         if name in names:
             continue
         own = [p for _, layer in layout.layers for n, p in layer.named_parameters() if n == name]
+        kind, milder = "branches" if name.endswith("bias") else "weights", ""
         for factor in _factors(value):
-            kind = "branches" if name.endswith("bias") else "weights"
-            yield Trial(f"with {name} times {factor:g} in every layer", kind, (), times(own, factor))
+            what = f"with {name} times {factor:g} in every layer"
+            yield Trial(what, kind, (), times(own, factor), milder)
+            milder = what
 
 
 def _factors(pull: float) -> tuple[float, ...]:

@@ -71,7 +71,7 @@ def read_matrix(layer: int, name: str, weight: Tensor, expert: int | None = None
         tails=float(part.double().pow(4).mean() / part.double().square().mean().square().clamp_min(1e-300)),
         distinct=values / min(weight.shape[1], _LONG),
         values=values if min(weight.shape) >= _NARROW else None,
-        top=(edge * noise / max(length, 1e-30)) ** 2 if min(weight.shape) >= _NARROW else None,
+        top=(edge * noise / max(length, 1e-30)) ** 2 if min(weight.shape) >= _FEW else None,
         narrow=True if 8 * weight.shape[1] <= weight.shape[0] else None,
     )
 
@@ -82,7 +82,8 @@ def _edge(part: Tensor) -> float:
     return float(torch.linalg.matrix_norm(part, 2)) / max(rms * noise, 1e-30)
 
 
-_NARROW = 16  # rows or columns: below, few values and one direction are no finding
+_NARROW = 16  # rows or columns: below, few values are no finding
+_FEW = 32  # below, one direction has much by chance: a quarter of a random matrix of 16 x 16
 _LONG = 1024  # entries of a row in which different values are counted
 
 
