@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -42,7 +43,8 @@ def outcome(entry: Entry) -> str:
     if lead is None or decision.evidence is None:
         return decision.verdict
     between = "" if lead.low == lead.high else f" ({show(lead.low)} to {show(lead.high)})"
-    return f"{decision.verdict}, {show(lead.estimate)}{between}, n = {len(decision.evidence.seeds)}"
+    number = "no number in some seed" if math.isnan(lead.estimate) else f"{show(lead.estimate)}{between}"
+    return f"{decision.verdict}, {number}, n = {len(decision.evidence.seeds)}"
 
 
 def about(scheme: str) -> list[Entry]:

@@ -1,10 +1,13 @@
 import math
+import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Every, Inside, Judgement, Misprint, NotMeasured
+from normlab.experiments.claims.conditions import LongEnough
 from normlab.experiments.claims.decide import adjust, decide, seeds_needed, verdict_of
 from normlab.experiments.claims.evidence import Evidence, number
 
@@ -81,3 +84,34 @@ def test_what_is_exact_asks_for_no_seeds():
     row = decide([claim], {claim.id: Evidence(claim.id, measured, (0, 1, 2, 3), seconds=40.0)})[0]
     assert row.verdict == "undecided"
     assert "seeds in place of 4" in row.would_change
+
+
+def test_each_look_costs_its_share():
+    """Seeds that are added until p < 0.05 find something in a null more often than in 5 %; p doubles."""
+    claim = Claim("000-00", "It is below one.", "us", Inside("m", high=1.0))
+    once = Evidence(claim.id, (number("m", [0.5, 0.75, 0.85, 0.6]),), (0, 1, 2, 3), seconds=40.0)
+    (first,) = decide([claim], {claim.id: once})
+    (third,) = decide([claim], {claim.id: replace(once, looks=3)})
+    assert (first.verdict, third.verdict) == ("confirmed", "undecided")
+    assert third.adjusted == pytest.approx(4 * first.adjusted)
+
+
+def test_looking_until_something_is_found_raises_few_false_alarms():
+    """Ten looks, each at five seeds more, at a null on the border of the claim."""
+    dice, plain, paid = random.Random(0), 0, 0
+    claim = Claim("000-00", "It is below one.", "us", Inside("m", high=1.0))
+    for _ in range(120):
+        values = [dice.gauss(1.0, 0.3) for _ in range(50)]
+        looks = [Evidence(claim.id, (number("m", values[: 5 * k]),), tuple(range(5 * k)), looks=k) for k in range(1, 11)]
+        paid += any(decide([claim], {claim.id: found})[0].verdict != "undecided" for found in looks)
+        free = [replace(found, looks=1) for found in looks]
+        plain += any(decide([claim], {claim.id: found})[0].verdict != "undecided" for found in free)
+    assert paid / 120 < 0.1 < plain / 120
+
+
+def test_what_has_no_number_says_so():
+    claim = Claim("000-00", "It is below one.", "us", LongEnough(Inside("m", high=1.0), "steps", 1000, 0.5))
+    found = Evidence(claim.id, (number("m", [0.5, math.nan]),), (0, 1), settings={"steps": 10}, seconds=4.0)
+    (row,) = decide([claim], {claim.id: found})
+    assert "1,000 steps would decide it" in row.would_change
+    assert "no number" in row.would_change

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -50,3 +51,14 @@ def test_questions_that_it_cannot_answer():
         sample().find("tv").column(7.0)
     with pytest.raises(InputError, match="every seed needs 2 values"):
         curve("tv", [1, 2], [[0.1]], axis="length")
+
+
+def test_more_seeds_of_the_same_experiment_are_one_more_look(tmp_path):
+    before = sample()
+    more = replace(before, seeds=(0, 1, 2))
+    assert more.after(None).looks == before.after(before).looks == 1
+    assert more.after(before).looks == 2
+    assert more.after(replace(before, looks=2)).looks == 3
+    assert replace(more, settings={"d": 65}).after(before).looks == 1, "another experiment"
+    assert replace(more, seeds=(5, 6, 7)).after(before).looks == 1, "seeds that nobody had seen"
+    assert read_evidence(more.after(before).write(tmp_path)).looks == 2

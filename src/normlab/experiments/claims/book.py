@@ -65,6 +65,7 @@ class Entry:
             "budget": d.would_change if d.verdict == "undecided" else None, "estimate": lead.estimate if lead else None,
             "low": lead.low if lead else None, "high": lead.high if lead else None,
             "wanted": list(lead.wanted) if lead else None, "p": d.adjusted, "seeds": len(known.seeds) if known else 0,
+            "looks": known.looks if known else 0,
             "evidence": c.evidence if known else None, "commit": known.commit if known else None,
             "nulls": [{**_row(n), "sentence": n.sentence} for n in self.nulls], "warnings": list(self.warnings),
         }  # fmt: skip

@@ -21,7 +21,7 @@ from normlab.theory.widths import width_sweep
 DEPTHS = (2, 4, 8, 16)
 
 
-@measure("mean-field", seeds=24, seconds=20)
+@measure("mean-field", seeds=160, seconds=1.5)
 def mean_fields(bench: Bench) -> Findings:
     """Stream and gradients under the assumptions of Xiong et al.; a seed is eight draws."""
     arms = ("post_norm", "pre_norm", "pre_norm(final_norm=false)")
