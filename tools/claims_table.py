@@ -30,7 +30,9 @@ def number(entry: Entry) -> str:
         if lead.low is None or lead.high is None or lead.low == lead.high
         else f" ({lead.low:.3g} to {lead.high:.3g})"
     )
-    return f"{lead.label}: " + ("no number in some seed" if math.isnan(lead.estimate) else f"{lead.estimate:.3g}{spread}")
+    return f"{lead.label}: " + (
+        "no number in some seed" if math.isnan(lead.estimate) else f"{lead.estimate:.3g}{spread}"
+    )
 
 
 def row(entry: Entry) -> str:

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from normlab.experiments.claims.claim import Claim
-from normlab.experiments.claims.criteria import Every, Inside, Judgement, Misprint, NotMeasured
 from normlab.experiments.claims.conditions import LongEnough
-from normlab.experiments.claims.decide import adjust, decide, seeds_needed, verdict_of
+from normlab.experiments.claims.criteria import Every, Inside, Judgement, Misprint, NotMeasured
+from normlab.experiments.claims.decide import adjust, decide, looked, seeds_needed, verdict_of
 from normlab.experiments.claims.evidence import Evidence, number
 
 
@@ -97,16 +97,16 @@ def test_each_look_costs_its_share():
 
 
 def test_looking_until_something_is_found_raises_few_false_alarms():
-    """Ten looks, each at five seeds more, at a null on the border of the claim."""
-    dice, plain, paid = random.Random(0), 0, 0
-    claim = Claim("000-00", "It is below one.", "us", Inside("m", high=1.0))
-    for _ in range(120):
-        values = [dice.gauss(1.0, 0.3) for _ in range(50)]
-        looks = [Evidence(claim.id, (number("m", values[: 5 * k]),), tuple(range(5 * k)), looks=k) for k in range(1, 11)]
-        paid += any(decide([claim], {claim.id: found})[0].verdict != "undecided" for found in looks)
-        free = [replace(found, looks=1) for found in looks]
-        plain += any(decide([claim], {claim.id: found})[0].verdict != "undecided" for found in free)
-    assert paid / 120 < 0.1 < plain / 120
+    """Six looks, each at five seeds more, at a null on the border of the claim."""
+    dice, criterion, free, paid = random.Random(0), Inside("m", high=1.0), 0, 0
+    for _ in range(400):
+        values = [dice.gauss(1.0, 0.3) for _ in range(30)]
+        seen = [Evidence("000-00", (number("m", values[:count]),), tuple(range(count))) for count in range(5, 31, 5)]
+        found = [criterion.judge(evidence) for evidence in seen]
+        free += any(min(f.p_for, f.p_against) < 0.05 for f in found)
+        after = [looked(f, looks) for looks, f in enumerate(found, 1)]
+        paid += any(min(f.p_for, f.p_against) < 0.05 for f in after)
+    assert paid < 40 < free  # 10 %
 
 
 def test_what_has_no_number_says_so():
