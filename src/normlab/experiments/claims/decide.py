@@ -179,7 +179,8 @@ def _least(finding: Judgement) -> int:
 def seeds_needed(finding: Judgement, times: float = 1.0) -> float | None:
     """How many seeds would decide if mean and spread stay; None for one seed, infinite where a mean lies on the border.
 
-    `times`: the factor of Holm's correction, and of the next look. A mean outside its range refutes by itself; else every part must be inside.
+    `times`: the factor of Holm's correction, and of the next look. A mean outside its range refutes by itself; else every
+    part must be inside.
     """
     random = [r for r in finding.readings if min(r.p_for, r.p_against) > 0]  # what is exact asks for no seeds
     if any(r.low is None or r.high is None or math.isnan(r.estimate) for r in random):
