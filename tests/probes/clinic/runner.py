@@ -16,7 +16,7 @@ import torch
 import normlab
 from normlab.files import write_json
 
-from . import blind, former, open_faults, set_aside, unseen
+from . import blind, fifth, former, open_faults, set_aside, unseen
 from .anatomy import dissect
 from .backbones import AGES, RUNS, SIZES, Backbone, Run, cache, digest, held_out_loss, load, run_of, windows
 from .blind_faults.tools import Variant
@@ -41,12 +41,14 @@ HALVES: dict[str, tuple[Fault, ...]] = {
     "set-aside": set_aside.FAULTS,
     "blind": blind.FAULTS,
     "unseen": unseen.FAULTS,
+    "fifth": fifth.FAULTS,
 }
-UNSEEN: tuple[str, ...] = ()  # halves that no rule was tuned on; a new one is a row above and its name here
+UNSEEN: tuple[str, ...] = ("fifth",)  # halves that no rule was tuned on; a new one is a row above and its name here
 KNOWN = tuple(half for half in HALVES if half not in UNSEEN)  # on which rules may be tuned
 VARIANTS: dict[str, tuple[Variant, ...]] = {
     "blind": blind.VARIANTS,
     "unseen": unseen.VARIANTS,
+    "fifth": fifth.VARIANTS,
 }  # healthy models in other clothes, by half
 MORE_RUNS: dict[str, tuple[Run, ...]] = {"blind": blind.RUNS}  # healthy models that came with a half
 BACKBONES_PER_FAULT = 3
