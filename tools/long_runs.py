@@ -92,6 +92,7 @@ def slices() -> Iterator[Slice | Measured]:
             yield Slice(f"claims-length/benchmark-tasks/{task}", request, step)
     yield Measured(READING, again=True)
     yield Measured(LOSSES)
+    yield Slice("ladder-deep", compare("ladder-deep"))
     yield Slice("ladder-12", compare("ladder"))
     yield Measured(("000-14",), again=True)
     yield Slice("set-complement-1m", million, 300_000)

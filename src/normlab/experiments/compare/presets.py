@@ -16,7 +16,7 @@ LADDER: Options = {
 # Placements beside Pre-Norm, and Attention Residuals around them: claims of their own, on the same runs.
 INNER_SCHEMES = ("res_norm", "block_attn_res(inner=peri_norm)", "block_attn_res(inner=res_norm)")
 
-# Tokens are ten for each parameter of Pre-Norm: 83,872, 601,664 and 1,186,880 of them.
+# Tokens are ten for each parameter of Pre-Norm: 83,872 (small), 159,520 (deep), 601,664 and 1,186,880 of them.
 PRESETS: dict[str, Options] = {
     # Two rates, and one more on the side of the better: three for each scheme, none of them far off.
     "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES,
@@ -24,6 +24,9 @@ PRESETS: dict[str, Options] = {
     # A first look: 2.5 tokens for each parameter, rates chosen on one seed. Too short to decide a claim.
     "ladder-quarter": {**LADDER, "depths": (6,), "dim": 32, "tokens": 210_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES,
                        "tune_seeds": 1},
+    # Twice the depth of the small one, in half an hour of one core: what of its order stays?
+    "ladder-deep": {**LADDER, "depths": (12,), "dim": 32, "tokens": 1_600_000, "seeds": 3, "lrs": (3e-3, 1e-2),
+                    "schemes": ("pre_norm", "block_attn_res", "peri_norm")},
     "ladder": {**LADDER, "depths": (12,), "dim": 64, "tokens": 6_020_000},
     "ladder-24": {**LADDER, "depths": (24,), "dim": 64, "tokens": 11_870_000, "seeds": 3,
                   "schemes": LADDER_SCHEMES[:3]},
