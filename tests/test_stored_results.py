@@ -95,10 +95,11 @@ def test_the_large_table():
                 assert show(tests[scheme].adjusted) == cells[head.index("p (Holm)")]
 
 
-def test_the_ladder_says_what_its_runs_say():
+@pytest.mark.parametrize("rung", ["ladder-small", "ladder-deep"])
+def test_the_ladder_says_what_its_runs_say(rung):
     """Gaps, intervals and Holm's p of the stored rows come out again from the runs, and the table prints them."""
-    runs = stored(RESULTS / "ladder-small" / "cells.csv", RunRow)
-    rows = json.loads((RESULTS / "ladder-small" / "rows.json").read_text(encoding="utf-8"))
+    runs = stored(RESULTS / rung / "cells.csv", RunRow)
+    rows = json.loads((RESULTS / rung / "rows.json").read_text(encoding="utf-8"))
     losses = {}
     for run in runs:
         losses.setdefault(run.scheme, {})[run.seed] = run.loss

@@ -2,9 +2,12 @@
 
     normlab compare --preset ladder-small --out RUNS/ladder-small
     python tools/ladder_results.py RUNS/ladder-small [RUNS/ladder-small-control] [RUNS/ladder-small-muon]
+    python tools/ladder_results.py --beside RUNS/ladder-deep
 
 A folder of one scheme more is a control: the leaders are set against it, by the same seeds. One of another optimizer is
 a table of its own, set against the first by the same seeds.
+
+`--beside`: a rung of another size, between marks of its own name; what stands elsewhere on the page stays.
 
 Sentences come from the numbers: who ends lower or higher than Pre-Norm for certain, after Holm's correction.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tools.site
@@ -23,7 +27,7 @@ from tools.site import ladder
 from normlab.experiments.compare.experiment import EXPERIMENT, TUNING
 from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
 from normlab.experiments.runs.records import read_run
-from normlab.files import write_text
+from normlab.files import write_json, write_text
 from normlab.report.tables import csv_text
 from normlab.results import plain
 from normlab.schemes.names import label
@@ -73,7 +77,7 @@ def section(found: Comparison, folder: Path) -> list[str]:
     (setting,) = found.settings
     said = ladder.of(setting)
     known = [f"**{setting.setting.optimizer}, {said.tokens:,} tokens.** {said.answer}", ""]
-    known += [f"{said.control} {said.higher}" if len(said.steps) > 1 else said.higher]
+    known += [f"{said.control} {said.higher}" if said.has_control else said.higher]
     notes = [note.replace(str(folder), folder.name) for note in found.notes]
     return [*known, "", *table(setting), "", *notes, *at_an_end(setting, folder), ""]
 
@@ -150,6 +154,25 @@ def main(folders: list[str]) -> None:
     write_text(page, _shortened(before, short) + BEGIN + "\n".join(lines).rstrip() + "\n" + END + after)
 
 
+def beside(folder: Path) -> None:
+    found = EXPERIMENT.analyse([folder])
+    page = RESULTS / "README.md"
+    text = page.read_text(encoding="utf-8")
+    for mark, lines in (
+        (folder.name, section(found, folder)),
+        (f"{folder.name} in short", [in_short(found.settings[0])]),
+    ):
+        before, rest = text.split(f"<!-- {mark} -->\n")
+        end = f"<!-- end of {mark} -->"
+        text = before + f"<!-- {mark} -->\n" + "\n".join(lines).rstrip() + "\n" + rest[rest.index(end) :]
+    write_text(page, text)
+    target = RESULTS / folder.name
+    target.mkdir(exist_ok=True)
+    write_json(target / "rows.json", asdict(ladder.of(found.settings[0])))
+    runs = [row for row in map(plain, found.cells) if isinstance(row, dict)]
+    write_text(target / "cells.csv", csv_text(runs))
+
+
 def in_short(setting: SettingResult) -> str:
     """One line of the page's summary."""
     said = ladder.of(setting)
@@ -166,4 +189,7 @@ def _shortened(text: str, lines: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1] == "--beside":
+        beside(Path(sys.argv[2]))
+    else:
+        main(sys.argv[1:])

@@ -60,6 +60,10 @@ class Ladder:
         return f"{begun}, p < 0.05 after Holm's correction:\n{lines}"
 
     @property
+    def has_control(self) -> bool:
+        return any(step.scheme == CONTROL for step in self.steps)
+
+    @property
     def control(self) -> str:
         (step,) = (step for step in self.steps if step.scheme == CONTROL)
         verdict = "ends apart from Pre-Norm too" if step.sure else "is not told apart from Pre-Norm"
