@@ -112,7 +112,8 @@ def diagnose_prepared(
 SMALL = 20_000_000  # parameters up to which a pass costs next to nothing
 TWIN_TOKENS = 256  # of two rows: pages and positions that go wrong late are seen too
 SKIP_TOKENS, SKIP_TOKENS_LARGE = 512, 384
-DERIVATIVE_TOKENS = 128  # seventeen passes over these
+SLOPE_TOKENS, SLOPE_TOKENS_LARGE = 128, 64  # seventeen passes over these
+GLANCE = 32  # tokens of a large model on which most trials are given up
 TRIED = 16  # pieces on which a promising trial is measured
 
 
@@ -186,7 +187,8 @@ class _Examination:
             found = self._gradients(layout, loss)
             rows, reading = joined(rows, found.rows), LossReading(loss.name, found.loss, loss.chance)
             said = read_outputs(layout, batches, loss, heard)
-            slopes = read_derivatives(layout, parts.shortened(self._pieces(loss)[0], DERIVATIVE_TOKENS), loss)
+            few = SLOPE_TOKENS if self.small else SLOPE_TOKENS_LARGE
+            slopes = read_derivatives(layout, parts.shortened(self._pieces(loss)[0], few), loss)
             readings = replace(readings, pulls=found.pulls, noise=found.noise, output=said, derivatives=slopes)
         if loss is not None and options.skips and say.allows("skipping layers"):
             causal = self._skips(layout, loss, stream, rows)
@@ -266,7 +268,8 @@ class _Examination:
         # Each pass costs: single layers are tried where gradients point at them, if they do at all.
         alike = readings.noise is not None and readings.noise.high < LIMITS.suspicious
         layers = suspects(readings.pulls, len(layout.layers)) if alike else ()
-        return run_trials(layout, portions[0], portions, loss, suspects=layers, pulls=readings.pulls)
+        glance = parts.shortened(portions[0], GLANCE)
+        return run_trials(layout, portions[0], portions, loss, suspects=layers, pulls=readings.pulls, glance=glance)
 
     def _repair(self, layout: Layout, loss: Loss) -> RepairReading | None:
         if not self.small or loss.targets is None or isinstance(layout, SchemeLayout):

@@ -178,3 +178,21 @@ def test_a_larger_step_is_tried_only_where_a_milder_one_gained(llama):
                 norm.weight.mul_(8)
         found = run_trials(layout, batch, [batch], loss, pulls=pulls)
     assert "with all gains times 0.125" in [row.what for row in found]
+
+
+def test_what_wrecks_a_few_tokens_is_not_tried_on_all(llama):
+    model, batch, layout = llama
+    loss, lengths = toward(model, batch), []
+
+    def known(m, b):
+        lengths.append(b["input_ids"].shape[1])
+        return 100 * loss.function(m, batch)
+
+    few = {"input_ids": batch["input_ids"][:, :4]}
+    run_trials(layout, batch, [batch], Loss("known", known), glance=few)
+    assert lengths.count(4) > 10 > len(lengths) - lengths.count(4)
+    with torch.no_grad():
+        swap_gates(model)
+        whole = Loss("of all tokens", lambda m, b: loss.function(m, batch))
+        seen = [run_trials(layout, batch, [batch], whole, glance=glance) for glance in (None, few)]
+    assert seen[0][0].what == seen[1][0].what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from normlab.probes.measure.trials.whole import whole_model
 from normlab.probes.trace.hooks import Layout, slow_path
 from normlab.stats import standard_error
 
+WRECKED = 0.15  # nats
 MOST = 6  # trials that are measured on all batches: in a broken model many changes gain
 
 
@@ -47,14 +49,19 @@ def run_trials(
     suspects: Sequence[int] = (),
     pulls: Sequence[PullRow] = (),
     least: float = 0.004,
+    glance: object | None = None,
 ) -> tuple[TrialRow, ...]:
-    """The trials that lower the loss of the `first` batch most, and by `least` nats or more, measured on `batches`."""
+    """The trials that lower the loss of the `first` batch most, and by `least` nats or more, measured on `batches`.
+
+    `glance`: a few tokens of it. What wrecks these is not tried on all.
+    """
 
     def measured(batch: object) -> float:
         with slow_path():
             return float(loss(layout.model, batch))
 
     start, before = measured(first), [measured(batch) for batch in batches]
+    wrecked = math.inf if glance is None else measured(glance) + WRECKED
     promising: list[tuple[float, Trial]] = []
     gained = {""}
     for trial in chain(
@@ -72,7 +79,7 @@ def run_trials(
             continue
         try:
             with trial.changed():
-                value = measured(first)
+                value = math.inf if glance is not None and measured(glance) > wrecked else measured(first)
         except NotPossible:
             continue
         if value < start:
