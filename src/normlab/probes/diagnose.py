@@ -73,7 +73,7 @@ def diagnose(
     """Diagnose a live model on batches: token ids [batch, tokens], dicts of keyword arguments, or tuples.
 
     >>> nl.diagnose(model, [tokens]).to_html("report.html")
-    >>> nl.diagnose("my-checkpoint")  # a folder, an id, a .gguf file, package:NAME; on the text that ships with normlab
+    >>> nl.diagnose("my-checkpoint")  # a folder, an id, a .gguf file, package:NAME; on its own text (a run) or ours
 
     `changes` are fields of `DiagnoseOptions` (loss=, lengths=, skips=False, ...), `roles` describes a layer that the
     table does not know, `progress(stage, done, total)` is told how far it is. The model is put in eval mode for the
@@ -268,7 +268,9 @@ class _Examination:
         # Each pass costs: single layers are tried where gradients point at them, if they do at all.
         alike = readings.noise is not None and readings.noise.high < LIMITS.suspicious
         layers = suspects(readings.pulls, len(layout.layers)) if alike else ()
-        glance = parts.shortened(portions[0], GLANCE)
+        few = parts.shortened(portions[0], GLANCE)
+        # Of a few tokens too few are hidden to say anything.
+        glance = None if loss.name == "masked" or few is portions[0] else few
         return run_trials(layout, portions[0], portions, loss, suspects=layers, pulls=readings.pulls, glance=glance)
 
     def _repair(self, layout: Layout, loss: Loss) -> RepairReading | None:

@@ -61,4 +61,5 @@ def test_more_seeds_of_the_same_experiment_are_one_more_look(tmp_path):
     assert more.after(replace(before, looks=2)).looks == 3
     assert replace(more, settings={"d": 65}).after(before).looks == 1, "another experiment"
     assert replace(more, seeds=(5, 6, 7)).after(before).looks == 1, "seeds that nobody had seen"
+    assert replace(before, seeds=(0,)).after(replace(before, looks=3)).looks == 3, "fewer of them are no fresh ones"
     assert read_evidence(more.after(before).write(tmp_path)).looks == 2

@@ -10,14 +10,14 @@ from normlab.experiments.claims.evidence import Evidence, curve, number
 from normlab.experiments.claims.nulls import column, critical, differences, null_check
 
 
-def check(leaf, *, seeds=24, size=5, page=None):
+def check(leaf, *, seeds=24, size=5, page=None, looks=1):
     rng = random.Random(0)
     null = Evidence(
         "null-m", (number("m", [rng.gauss(3.0, 0.02) for _ in range(seeds)], "pre_norm"),), tuple(range(seeds))
     )
     claim = Claim("000-00", "A is lower.", "us", leaf)
     assert differences(claim) == [leaf]
-    return null_check(claim, leaf, null=null, page=page or {}, arm_size=size)
+    return null_check(claim, leaf, null=null, page=page or {}, arm_size=size, looks=looks)
 
 
 def test_a_null_is_silent_and_a_planted_effect_is_found():
@@ -26,6 +26,12 @@ def test_a_null_is_silent_and_a_planted_effect_is_found():
     assert seen.power > 0.9
     assert check(Difference("m", "a", "b", -1, 0.001)).power < 0.2, "what is far below the noise is not found"
     assert "24 seeds of pre_norm, 5 against 5, 1000 random splits" in seen.sentence
+
+
+def test_a_claim_that_was_looked_at_often_has_less_power():
+    once, often = (check(Difference("m", "a", "b", -1, 0.03), looks=looks) for looks in (1, 3))
+    assert often.false_alarms < once.false_alarms
+    assert often.power < 0.7 * once.power
 
 
 def test_claims_of_no_difference_are_turned_round():

@@ -50,6 +50,8 @@ def test_skips_see_four_batches_or_eight_where_few_tokens_count(loss, count, row
 def test_fewer_tokens_are_shorter_windows_not_fewer_of_them():
     parts = skip_batches([IDS, IDS], CAUSAL, 384)
     assert [part.shape for part in parts] == [(1, 96)] * 4
+    assert [part.shape for part in skip_batches([IDS, IDS], MASKED, 384)] == [(2, 128)] * 8
+    assert [part.shape for part in skip_batches([IDS[:, :64]], CAUSAL, 384)] == [(2, 64)] * 4
 
 
 def test_only_plain_text_is_shortened():
@@ -58,6 +60,8 @@ def test_only_plain_text_is_shortened():
     labelled, hidden = {"input_ids": IDS, "labels": IDS}, HiddenAnew(IDS, 1)
     assert shortened(labelled, 128) is labelled
     assert shortened(hidden, 128) is hidden
+    padded = {"input_ids": IDS, "attention_mask": (IDS % 256 >= 150).long()}  # on the left: the first 128 are no text
+    assert shortened(padded, 128) is padded
 
 
 def test_runs_begin_where_the_stream_turns_least():

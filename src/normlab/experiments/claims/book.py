@@ -137,7 +137,8 @@ def _entry(decision: Decision, known: Mapping[str, Evidence], page: Mapping[str,
         if found.find(leaf.metric, leaf.arm).exact:
             continue
         if leaf.null_name in known:
-            checks.append(null_check(decision.claim, leaf, null=known[leaf.null_name], page=page, arm_size=size))
+            null = known[leaf.null_name]
+            checks.append(null_check(decision.claim, leaf, null=null, page=page, arm_size=size, looks=found.looks))
         else:
             warnings.append(f"no null is on file for {leaf.metric} ({leaf.null_name})")
     return Entry(decision, tuple(checks), tuple(warnings))

@@ -57,8 +57,9 @@ def decide(claims: Sequence[Claim], evidence: Mapping[str, Evidence]) -> list[De
         if claim.measurable and claim.evidence in evidence
     }
     adjusted = adjust(findings)
+    still_open = sum(adjusted[name] >= ALPHA and not finding.lacking for name, finding in findings.items())
     return [
-        _decision(claim, findings.get(claim.id), adjusted.get(claim.id), evidence.get(claim.evidence))
+        _decision(claim, findings.get(claim.id), adjusted.get(claim.id), evidence.get(claim.evidence), still_open)
         for claim in claims
     ]
 
@@ -94,7 +95,9 @@ def verdict_of(finding: Judgement, adjusted: float) -> Verdict:
     return "refuted"
 
 
-def _decision(claim: Claim, finding: Judgement | None, adjusted: float | None, evidence: Evidence | None) -> Decision:
+def _decision(
+    claim: Claim, finding: Judgement | None, adjusted: float | None, evidence: Evidence | None, still_open: int
+) -> Decision:
     if isinstance(claim.criterion, NotMeasured):
         return Decision(
             claim, "not measured", claim.criterion.reason, f"This would decide it: {claim.criterion.would}."
@@ -104,7 +107,7 @@ def _decision(claim: Claim, finding: Judgement | None, adjusted: float | None, e
     verdict = verdict_of(finding, adjusted)
     said = sentence(finding)
     return Decision(
-        claim, verdict, said, _would_change(verdict, finding, adjusted, evidence), finding, adjusted, evidence
+        claim, verdict, said, _would_change(verdict, finding, still_open, evidence), finding, adjusted, evidence
     )
 
 
@@ -150,7 +153,8 @@ def wanted(r: Reading) -> str:
     return f"wanted between {_g(low)} and {_g(high)}"
 
 
-def _would_change(verdict: Verdict, finding: Judgement, adjusted: float, evidence: Evidence) -> str:
+def _would_change(verdict: Verdict, finding: Judgement, still_open: int, evidence: Evidence) -> str:
+    """`still_open`: claims of the page that are undecided; Holm multiplies the clearest of them by their number."""
     if verdict != "undecided":
         read = {"confirmed": "leaves", "misprinted": "leaves", "refuted": "enters"}[verdict]
         lead = finding.readings[-1]
@@ -159,8 +163,7 @@ def _would_change(verdict: Verdict, finding: Judgement, adjusted: float, evidenc
     if finding.lacking:
         none = [NO_NUMBER] if any(math.isnan(r.estimate) for r in finding.readings) else []
         return " ".join([*finding.lacking, *none])
-    p = min(finding.p_for, finding.p_against)
-    seeds = seeds_needed(finding, price(evidence.looks + 1) * (max(1.0, adjusted / p) if p > 0 else 1.0))
+    seeds = seeds_needed(finding, price(evidence.looks + 1) * max(1, still_open))
     if any(math.isnan(r.estimate) for r in finding.readings):
         return f"{NO_NUMBER} Longer ones may: {evidence.twice}."
     if seeds is None:

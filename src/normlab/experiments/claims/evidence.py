@@ -118,10 +118,13 @@ class Evidence:
         }  # fmt: skip
 
     def after(self, before: Evidence | None) -> Evidence:
-        """This evidence, where `before` was on file: the same experiment with more seeds is one more look."""
-        if before is None or before.settings != self.settings or not set(before.seeds) <= set(self.seeds):
+        """This evidence, where `before` was on file: the same experiment with more seeds is one more look.
+
+        Fewer of the seeds that were seen are no fresh ones.
+        """
+        if before is None or before.settings != self.settings or not set(before.seeds) & set(self.seeds):
             return self
-        return replace(self, looks=before.looks + (len(before.seeds) < len(self.seeds)))
+        return replace(self, looks=before.looks + bool(set(self.seeds) - set(before.seeds)))
 
     def write(self, folder: str | Path) -> Path:
         return write_json(Path(folder) / f"{self.name}.json", self.to_plain())
@@ -163,7 +166,8 @@ def read_evidence(path: str | Path) -> Evidence:
             name=body["name"], seeds=tuple(body["seeds"]), settings=body["settings"], criteria=body["criteria"],
             measurements=tuple(_measurement(m) for m in body["measurements"]), command=body.get("command", ""),
             commit=body.get("commit", ""), version=body.get("version", ""), versions=body.get("versions", {}),
-            seconds=float(body.get("seconds", 0.0)), notes=tuple(body.get("notes", ())), looks=int(body.get("looks", 1)),
+            seconds=float(body.get("seconds", 0.0)), notes=tuple(body.get("notes", ())),
+            looks=max(1, int(body.get("looks", 1))),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise damaged(path, f"a measurement cannot be read ({error})", REMEDY) from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from normlab.errors import InputError
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Difference, Judgement
-from normlab.experiments.claims.decide import ALPHA, adjust, verdict_of
+from normlab.experiments.claims.decide import ALPHA, adjust, price, verdict_of
 from normlab.experiments.claims.evidence import Evidence, Measurement
 
 SPLITS = 1000
@@ -58,9 +58,13 @@ def null_check(
     null: Evidence,
     page: Mapping[str, Judgement],
     arm_size: int,
+    looks: int = 1,
     splits: int = SPLITS,
 ) -> NullCheck:
-    """Split the null's seeds at random; `page` holds the findings of the claim's page, its own included or not."""
+    """Split the null's seeds at random; `page` holds the findings of the claim's page, its own included or not.
+
+    `looks`: of the claim's own evidence, whose p costs more with each.
+    """
     named = [m for m in null.measurements if m.metric == leaf.metric] or list(null.measurements)
     if len(named) != 1:
         raise InputError(f"the null {null.name} does not hold the metric {leaf.metric!r} of {claim.id}")
@@ -70,7 +74,7 @@ def null_check(
         raise InputError(f"the null {null.name} has {len(values)} seeds; {FEWEST} or more are needed")
     size = min(arm_size, len(values) // 2)
     rng = random.Random(claim.id + leaf.metric)
-    limit = critical(claim, page)
+    limit = critical(claim, page) / price(looks)
     alarms = hits = 0
     for _ in range(splits):
         drawn = rng.sample(values, 2 * size)

@@ -135,10 +135,15 @@ def some(batches: list[object], tokens: int, loss: Loss) -> list[object]:
 
 
 def shortened(piece: object, tokens: int) -> object:
-    """The first tokens of each row, where a piece is plain text: what comes later is not seen from there."""
+    """The first tokens of each row, where a piece is plain text: what comes later is not seen from there.
+
+    With padding it stays whole: the first tokens may be nothing else.
+    """
     ids = token_ids(piece)
     labelled = isinstance(piece, Mapping) and "labels" in piece
-    return piece if ids is None or labelled or ids.shape[1] <= tokens else narrow(piece, len(ids), tokens)
+    if ids is None or labelled or ids.shape[1] <= tokens or padding(piece) is not None:
+        return piece
+    return narrow(piece, len(ids), tokens)
 
 
 def pieces(batches: list[object], loss: Loss, *, count: int = 8) -> list[object]:
@@ -185,7 +190,7 @@ def skip_batches(batches: list[object], loss: Loss, tokens: int) -> list[object]
     masked = loss.name == "masked"  # about one token in seven
     count, tokens = (8, 4 * tokens) if masked else (4, tokens)
     length = min(ids.shape[1], 128, max(32, tokens // count))
-    rows = max(1, tokens // length // count)
+    rows = max(1, round(tokens / length / count))
     windows = torch.cat([token_ids(batch)[:, :length] for batch in batches])[: count * rows]  # type: ignore[index]
     if masked and len(windows) < count * rows:
         rows = max(1, len(windows) // count)

@@ -12,7 +12,7 @@ import io
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,7 @@ class Loaded:
     notes: list[str] = field(default_factory=list)
     bos: int | None = None  # the token that a text begins with, where the file says it and the tokenizer does not
     window: int | None = None  # tokens in training, where that is known: longer ones would be a test of its own
-    text: OwnText | None = None  # another text would be a test of its own, too
+    own_text: Callable[[], OwnText | None] = lambda: None  # another text would be a test of its own, too
 
 
 def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) -> Loaded:

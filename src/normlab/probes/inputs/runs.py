@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from normlab.config import load_yaml
-from normlab.errors import InputError
+from normlab.errors import InputError, NormlabError
 from normlab.files import LIMITS, read_text
 from normlab.model import Transformer, TransformerConfig
 from normlab.probes.inputs.hub import Loaded, OwnText
@@ -46,8 +46,14 @@ def load_run(source: str) -> Loaded:
         ) from None
     task, notes = _text(values.get("task")), [f"normlab run, step {found.step}"]
     tokenizer = None if task is None else TextTokenizer(task)
-    own = None if task is None else _held_out(task, notes)
-    return Loaded(folder.name, model.eval(), tokenizer, notes, window=_length(values.get("train")), text=own)
+    return Loaded(
+        folder.name,
+        model.eval(),
+        tokenizer,
+        notes,
+        window=_length(values.get("train")),
+        own_text=lambda: None if task is None else _held_out(task, notes),
+    )
 
 
 def _length(train: object) -> int | None:
@@ -63,10 +69,13 @@ def _held_out(task: Text, notes: list[str]) -> OwnText | None:
     """What training did not see of the run's own text. Of another kind of text a sound model does not know much."""
     try:
         ids = task.held_out().stream[:MOST]
-    except InputError as error:
+    except NormlabError as error:
         notes.append(f"its own text cannot be read ({error}); another one was taken")
         return None
-    return OwnText(ids, "what was held out of the run's own text") if len(ids) >= ENOUGH else None
+    if len(ids) < ENOUGH:
+        notes.append(f"{len(ids)} tokens of its own text were held out, fewer than {ENOUGH}; another text was taken")
+        return None
+    return OwnText(ids, "what was held out of the run's own text")
 
 
 class TextTokenizer:

@@ -64,7 +64,8 @@ def prepare(source: str, material: Material, options: DiagnoseOptions) -> Prepar
     if reads == "pixel_values":
         rows, shown = _images(loaded, source, material, seed=options.seed)
     else:
-        rows, text = _windows(loaded, material), _named(loaded, material)
+        ids, text = _read(loaded, material)
+        rows = _windows(loaded, material, ids)
         special = tuple(getattr(tokenizer, "all_special_ids", ()))
         options = replace(options, mask_id=getattr(tokenizer, "mask_token_id", None), special_ids=special)
     parts = [part.to(material.device) for part in torch.split(rows, 8)]
@@ -74,7 +75,15 @@ def prepare(source: str, material: Material, options: DiagnoseOptions) -> Prepar
     return Prepared(loaded.name, model, batches, options, tuple(loaded.notes), text, shown)
 
 
-def _windows(loaded: Loaded, material: Material) -> Tensor:
+def _read(loaded: Loaded, material: Material) -> tuple[str | Tensor, str]:
+    """(a text or its token ids, where it comes from)"""
+    if material.text is not None:
+        return material.text, material.named or "a text that was given"
+    own = loaded.own_text()
+    return (read_text(None), SAMPLE) if own is None else (own.ids, own.named)
+
+
+def _windows(loaded: Loaded, material: Material, given: str | Tensor) -> Tensor:
     reads = getattr(loaded.model, "main_input_name", "input_ids")
     if reads != "input_ids":
         raise UnsupportedError(
@@ -82,9 +91,6 @@ def _windows(loaded: Loaded, material: Material) -> Tensor:
         )
     if material.images is not None:
         raise InputError(f"--images was given, but {loaded.name} reads text; leave it out")
-    given = material.text
-    if given is None:
-        given = read_text(None) if loaded.text is None else loaded.text.ids
     ids = given if isinstance(given, Tensor) else tokenize(loaded, given)
     # Without a head the loss compares windows with each other, and a masked one counts a seventh of the tokens.
     encoder = type(loaded.model).__name__.endswith(("Model", "ForMaskedLM"))
@@ -92,12 +98,6 @@ def _windows(loaded: Loaded, material: Material) -> Tensor:
     length = material.window or min(usual, loaded.window or usual)
     count = material.windows or (32 if encoder else 8 * max(1, usual // length if loaded.window else 1))
     return windows(ids, length=length, count=count, model=loaded.model, name=loaded.name, framing=frame(loaded))
-
-
-def _named(loaded: Loaded, material: Material) -> str:
-    if material.text is not None:
-        return material.named or "a text that was given"
-    return SAMPLE if loaded.text is None else loaded.text.named
 
 
 def _images(loaded: Loaded, source: str, material: Material, *, seed: int) -> tuple[Tensor, str]:

@@ -46,7 +46,7 @@ def _unlike(f: ModelEvidence, *, low: bool) -> list[tuple[str, Outlier]]:
 def oversized_branch(f: ModelEvidence) -> Verdict | None:
     # Layer 0 turns a small embedding into the stream, so its ratio is large in healthy models; so does the first layer
     # behind other norms.
-    first = {min(kind) for kind in f.kinds} if f.norms else {0}
+    first = {0, *(i for i in range(1, len(f.norms)) if f.norms[i] != f.norms[i - 1])}
     found = [(kind, each) for kind, each in _unlike(f, low=False) if each.layer not in first]
     if not found:
         return None

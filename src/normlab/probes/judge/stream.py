@@ -117,7 +117,7 @@ def stream_jump(f: ModelEvidence) -> Verdict | None:
         return None
     usual = median(known)
     # Where Post-Norm layers end and Pre-Norm ones begin the stream is made anew.
-    same = [any({i, i + 1} <= kind for kind in f.kinds) or not f.norms for i in range(len(steps))]
+    same = [not f.norms or f.norms[i] == f.norms[i + 1] for i in range(len(steps))]
     found = [i for i, step in enumerate(steps) if same[i] and step > LIMITS.jump and step > LIMITS.jump * usual]
     if not found or len(found) > 2 or found == [0]:
         return None

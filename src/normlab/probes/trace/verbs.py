@@ -70,12 +70,13 @@ class SchemeLayout(Layout):
 
     @property
     def norms(self) -> tuple[str, ...]:
-        """Which norms stand around the branches of each layer: Mix-LN's first layers are unlike its last."""
+        """Which norms stand around the branches of each layer, if layers differ: Mix-LN's first are unlike its last."""
         found = (getattr(self.scheme, name, None) for name in ("pre", "res", "out"))
         lists = [part for part in found if isinstance(part, nn.ModuleList)]
-        return tuple(
+        kinds = tuple(
             " ".join(type(part[s]).__name__ for part in lists for s in group if s < len(part)) for group in self.groups
         )
+        return kinds if len(set(kinds)) > 1 else ()
 
     @property
     def owners(self) -> dict[str, tuple[int, str]]:
