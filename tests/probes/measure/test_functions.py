@@ -108,3 +108,25 @@ def test_every_draw_hides_other_tokens():
     assert torch.equal(hidden[0], hidden[1])
     assert torch.equal(hidden[0], loss.targets(batch)[2])
     assert not torch.equal(hidden[0], hidden[2])
+
+
+def test_an_ffn_that_is_handed_more_than_the_stream_is_left_alone():
+    """DeepSeek-V4's first routers read token ids beside it: without them the second call would end in an error."""
+    model, batch, layout = place("llama")
+    mlp = model.model.layers[1].mlp
+    plain, tokens = mlp.forward, batch["input_ids"]
+    mlp.forward = lambda x, ids: plain(x) + 0 * ids[..., None]
+    model.model.layers[1].mlp.register_forward_pre_hook(lambda _m, a, k: (a, {**k, "ids": tokens}), with_kwargs=True)
+    found, _ = read_functions(layout, lambda: model(**batch))
+    assert [row.layer for row in found] == [0, 2]
+
+
+def test_a_gain_that_is_a_buffer_is_read_too():
+    """FalconMamba's norms have one that is not trained."""
+    model, batch, layout = place("llama")
+    norm = model.model.layers[1].input_layernorm
+    weight = norm.weight.detach().clone()
+    del norm.weight
+    norm.register_buffer("weight", weight)
+    rows = {(row.layer, row.name): row for row in read_eps(layout, lambda: model(**batch))}
+    assert rows[1, "input_layernorm"].misfit < 1e-4

@@ -42,9 +42,9 @@ def read_functions(layout: Layout, run: Callable[[], object]) -> tuple[tuple[Tok
     busy = False
 
     def turned(index: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[object, ...], output: object) -> None:
+        def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
             nonlocal busy
-            if busy or len(args) != 1 or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+            if busy or kwargs or len(args) != 1 or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
                 return
             if args[0].dim() < 2 or output.shape[:-1] != args[0].shape[:-1]:
                 return
@@ -71,7 +71,7 @@ def read_functions(layout: Layout, run: Callable[[], object]) -> tuple[tuple[Tok
         branches = layout.roles[id(layer)].branches if id(layer) in layout.roles else ()
         names = [name for b in branches if b.kind == "ffn" for name in (b.core, b.added) if name]
         parts = [layer.get_submodule(name) for name in dict.fromkeys(map(module_path, names))]
-        handles += [part.register_forward_hook(turned(index)) for part in parts]
+        handles += [part.register_forward_hook(turned(index), with_kwargs=True) for part in parts]
     with slow_path(handles):
         run()
     return tuple(tokens), _repeats(added)

@@ -137,8 +137,11 @@ Beside = tuple[float, float]  # (size, misfit) beside one definition of a norm
 
 def _beside(norm: nn.Module, x: Tensor, output: object, eps: float) -> list[Beside]:
     """Beside each definition: with the mean or without it, and the gain stored as it is or less one."""
-    weight, bias = norm.get_parameter("weight").detach().float(), getattr(norm, "bias", None)
-    if not isinstance(output, Tensor) or output.shape != x.shape or x.shape[-1] != len(weight):
+    weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    if not isinstance(weight, Tensor) or not isinstance(output, Tensor) or output.shape != x.shape:
+        return []
+    weight = weight.detach().float()  # a parameter, or a buffer that is not trained
+    if x.shape[-1] != len(weight):
         return []
     returned = output.detach().float() - (bias.detach().float() if isinstance(bias, Tensor) else 0.0)
     found = []
