@@ -19,7 +19,7 @@ from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import HeadRow, LayerRow, MaskRow
 from normlab.probes.measure.trials.repair import RepairReading
 from normlab.probes.measure.trials.run import TrialRow
-from normlab.probes.measure.twin.compare import Deviation, TwinReading
+from normlab.probes.measure.twin.compare import Coarse, Deviation, TwinReading
 from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, MatrixTwin, Twin
 from normlab.probes.measure.weights.experts import ExpertRow
 from normlab.probes.measure.weights.functions import RepeatRow, TokenRow
@@ -119,6 +119,7 @@ ONE_STREAM = {"homogenisation": None, "effective_sources": None}
 CASES = {
     "non_finite": lambda: layers(nonfinite=3.0),
     "broken_residual": lambda: read(breaches=(Breach(ODD, "the layer returns x", 2.13, "it returns 3 x"),)),
+    "coarse_arithmetic": lambda: read(twin=TwinReading(0.0133, (), Coarse(21, 0.0028, 0.0047))),
     "not_its_class": lambda: read(twin=TwinReading(0.2, (Deviation(ODD, "attention", "layers.4.self_attn", 0.883),))),
     "batch_leaks": lambda: read(rows_apart=0.125, experts=()),
     "uncalled_layers": lambda: read(uncalled=("layers.8", "layers.9")),

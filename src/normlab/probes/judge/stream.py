@@ -78,6 +78,18 @@ def not_its_class(f: ModelEvidence) -> Verdict | None:
     return verdict("not_its_class", "bad", title, value=worst.apart, limit=APART, layers=layers, subject=subject)
 
 
+def coarse_arithmetic(f: ModelEvidence) -> Verdict | None:
+    """The same function in coarser numbers: mixed precision around the model, or activations that are rounded."""
+    coarse = f.readings.twin and f.readings.twin.coarse
+    if not f.readings.twin or not coarse:
+        return None
+    title = (
+        f"{coarse.products} matrix products are rounded to {coarse.typical:.2g} of their size (at most {coarse.worst:.2g}), "
+        f"which moves what the model says by {f.readings.twin.apart:.2g}"
+    )
+    return verdict("coarse_arithmetic", "note", title, value=coarse.typical, limit=APART)
+
+
 def batch_leaks(f: ModelEvidence) -> Verdict | None:
     """What is predicted of one text depends on another text of the batch."""
     value = f.readings.rows_apart
@@ -195,4 +207,5 @@ RULES = (
     unbounded_mixing,
     stream_homogenisation,
     massive_activations,
+    coarse_arithmetic,
 )

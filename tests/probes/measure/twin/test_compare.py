@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from normlab.probes.measure.twin.compare import APART, read_twin
 from normlab.probes.trace.locate import locate
@@ -74,3 +75,58 @@ def test_what_only_looks_or_computes_the_same_is_silent():
 def test_other_precisions_are_silent(kind):
     model = build("llama").eval().to(kind)
     assert read(model, "llama").apart < APART
+
+
+def mixed_precision(model, kind=torch.bfloat16):
+    own = model.forward
+
+    def cast(*args, **kwargs):
+        with torch.autocast("cpu", dtype=kind):
+            return own(*args, **kwargs)
+
+    model.forward = cast
+
+
+def in_eight_bits(model):
+    def read(_module, args):
+        scale = args[0].abs().amax(-1, keepdim=True).clamp(min=1e-8) / 127
+        return ((args[0] / scale).round() * scale,)
+
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, Conv1D)):
+            module.register_forward_pre_hook(read)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "olmo2", "phi"])
+@pytest.mark.parametrize("change", [mixed_precision, in_eight_bits])
+def test_coarser_numbers_are_the_same_function(name, change):
+    model = build(name).eval()
+    change(model)
+    found = read(model, name)
+    assert found.places == ()
+    assert APART < found.coarse.typical <= found.coarse.worst < 0.02
+    assert found.coarse.products >= 13
+
+
+def test_a_patch_under_mixed_precision_is_named():
+    for change in (
+        lambda m: m.model.layers[1].self_attn.k_proj.register_forward_hook(lambda *a: a[2].roll(1, 0)),
+        lambda m: m.model.layers[1].register_forward_hook(lambda *a: 1.1 * a[2]),
+        lambda m: patched(m.model.layers[0].mlp, lambda out: 0.9 * out),
+    ):
+        model = build("llama").eval()
+        change(model)
+        mixed_precision(model)
+        found = read(model, "llama")
+        assert found.coarse is None
+        assert any(place.layer >= 0 and place.apart > 0.05 for place in found.places)
+
+
+def test_a_small_factor_on_every_product_is_no_rounding():
+    model = build("llama").eval()
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda *a: 1.01 * a[2])
+    found = read(model, "llama")
+    assert found.coarse is None
+    assert found.places

@@ -177,6 +177,13 @@ TEXTS = {
         "file stores; or load the weights into a fresh model",
         normal="equal up to rounding",
     ),
+    "coarse_arithmetic": Words(
+        "stream",
+        "the model runs with coarser numbers than its weights have (autocast, activations of eight bits): the same function, "
+        "with an error in every product, and differences smaller than that error mean nothing",
+        "nothing, if it is meant so; to measure the weights alone, diagnose the model without the wrapper",
+        normal="below 0.001; bfloat16 rounds to 0.003, eight bits a token to 0.005 and more",
+    ),
     "batch_leaks": Words(
         "attention",
         "rows of a batch are different texts: one that changes another's predictions mixes them, and leaks one user's text",
