@@ -94,7 +94,7 @@ def test_the_folder_of_the_report_is_asked_for_before_the_work(llama, text, tmp_
 
 
 def test_notes_do_not_fail_a_strict_run(monkeypatch, llama, text, tmp_path):
-    from normlab.probes import diagnose as module
+    from normlab.probes import examination as module
 
     judged = module.judge
     monkeypatch.setattr(module, "judge", lambda evidence: tuple(replace(v, severity="note") for v in judged(evidence)))
