@@ -5,7 +5,6 @@ python tools/claims_table.py [--check]
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 
@@ -25,14 +24,7 @@ def number(entry: Entry) -> str:
     lead = entry.decision.leading
     if lead is None:
         return "-"
-    spread = (
-        ""
-        if lead.low is None or lead.high is None or lead.low == lead.high
-        else f" ({lead.low:.3g} to {lead.high:.3g})"
-    )
-    return f"{lead.label}: " + (
-        "no number in some seed" if math.isnan(lead.estimate) else f"{lead.estimate:.3g}{spread}"
-    )
+    return f"{lead.label}: {lead.number}"
 
 
 def row(entry: Entry) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -10,7 +9,6 @@ from functools import cache
 import normlab as nl
 from normlab.experiments.claims.book import Book, Entry
 from normlab.report.tables import markdown_table
-from normlab.report.terminal import show
 
 SUBJECTS = {
     "000": "Attention Residuals and the dilution of Pre-Norm",
@@ -42,9 +40,7 @@ def outcome(entry: Entry) -> str:
     lead = decision.leading
     if lead is None or decision.evidence is None:
         return decision.verdict
-    between = "" if lead.low == lead.high else f" ({show(lead.low)} to {show(lead.high)})"
-    number = "no number in some seed" if math.isnan(lead.estimate) else f"{show(lead.estimate)}{between}"
-    return f"{decision.verdict}, {number}, n = {len(decision.evidence.seeds)}"
+    return f"{decision.verdict}, {lead.number}, n = {len(decision.evidence.seeds)}"
 
 
 def about(scheme: str) -> list[Entry]:

@@ -86,14 +86,13 @@ def register(app: typer.Typer) -> None:
 
 def _print(book: Book) -> None:
     from normlab.report import console, table
-    from normlab.report.terminal import show
 
     rows = [
         {
             "claim": entry.claim.id,
             "statement": entry.claim.statement,
             "verdict": entry.decision.verdict,
-            "number": "-" if entry.decision.leading is None else show(entry.decision.leading.estimate),
+            "number": "-" if entry.decision.leading is None else entry.decision.leading.number,
         }
         for entry in book.entries
     ]

@@ -50,6 +50,16 @@ class Reading:
         """Before any correction for other claims."""
         return True if self.p_for < 0.05 else False if self.p_against < 0.05 else None
 
+    @property
+    def number(self) -> str:
+        """`-0.072 (-0.1 to -0.045)`."""
+        if math.isnan(self.estimate):
+            return "no number in some seed"
+        middle = f"{self.estimate + 0.0:.3g}"  # no -0
+        if self.low is None or self.high is None or self.low == self.high:
+            return middle
+        return f"{middle} ({self.low + 0.0:.3g} to {self.high + 0.0:.3g})"
+
 
 @dataclass(frozen=True)
 class Judgement:

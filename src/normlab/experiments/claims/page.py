@@ -11,7 +11,6 @@ from normlab.experiments.claims.criteria import Reading
 from normlab.experiments.claims.decide import Verdict, wanted
 from normlab.report import Page
 from normlab.report.strips import Interval, counts, interval
-from normlab.report.terminal import show
 from normlab.results import page_of
 
 STYLE = {"confirmed": "good", "refuted": "bad", "misprinted": "warn", "undecided": "warn", "not measured": "note"}
@@ -97,7 +96,7 @@ def _rows(book: Book) -> list[dict[str, object]]:
                 "claim": entry.claim.id,
                 "statement": entry.claim.statement,
                 "verdict": entry.decision.verdict,
-                "number": None if lead is None else lead.estimate,
+                "number": None if lead is None else lead.number,
                 "range": "" if lead is None else wanted(lead),
             }
         )
@@ -129,6 +128,6 @@ def picture(readings: Sequence[Reading], colour: str) -> str:
     strips = []
     for reading in readings:
         value = None if math.isnan(reading.estimate) else reading.estimate
-        label = f"{reading.label}: {show(reading.estimate)}, {wanted(reading)}"
+        label = f"{reading.label}: {reading.number}, {wanted(reading)}"
         strips.append(interval(Interval(label, value, reading.low, reading.high, reading.wanted), colour=colour))
     return "".join(strips)
