@@ -7,7 +7,7 @@ A scheme that is not listed has no known recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 UNKNOWN = "not known"
 
@@ -136,3 +136,16 @@ RECIPES: dict[str, Recipe] = {
 def recipe(name: str) -> Recipe:
     """The authors' recipe of a scheme; one of which nothing is known where it is not listed."""
     return RECIPES.get(name, Recipe())
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+def recipe_of(scheme: Named) -> Recipe:
+    """Of a scheme with its options: one that is put around another placement runs as that placement's authors run it."""
+    inner = getattr(scheme, "inner", None)
+    if scheme.name not in RECIPES and isinstance(inner, str):
+        return recipe(inner)
+    return recipe(scheme.name)

@@ -33,7 +33,7 @@ from normlab.model import TransformerConfig
 from normlab.report import Page
 from normlab.schemes import SchemeConfig
 from normlab.schemes.names import label, parse_scheme
-from normlab.schemes.recipes import Recipe, recipe
+from normlab.schemes.recipes import Recipe, recipe_of
 from normlab.surgery.backbone.config import BackboneConfig
 from normlab.surgery.backbone.model import Backbone, check_causal
 from normlab.training import Schedule, TrainConfig
@@ -126,7 +126,7 @@ def run_of(request: CompareRequest, arm: SchemeAtDepth, *, lr: float, seed: int,
     # Shares of so few steps round to nothing: one step of warm-up is the least.
     warmup = min(steps, max(1, round(request.warmup * steps))) if request.warmup > 0 else 0
     config = parse_scheme(scheme)
-    own = recipe(config.name) if request.recipe == "authors" else Recipe()
+    own = recipe_of(config) if request.recipe == "authors" else Recipe()
     return RunConfig(
         model=_model_of(request, config, depth, own),
         task=request.task,

@@ -13,17 +13,25 @@ LADDER: Options = {
     "lrs": (1e-3, 3e-3, 1e-2),
 }  # fmt: skip
 
-# Placements beside Pre-Norm, and Attention Residuals around them: claims of their own, on the same runs.
-INNER_SCHEMES = ("res_norm", "block_attn_res(inner=peri_norm)", "block_attn_res(inner=res_norm)")
+# OLMo 2's placement is a claim of its own, on the same runs.
+SMALL_SCHEMES = (*LADDER_SCHEMES, "res_norm")
+# Placements alone, and Attention Residuals around them: a scheme and its pair have the same recipe.
+INNER_SCHEMES = (
+    "pre_norm", "block_attn_res", "peri_norm", "block_attn_res(inner=peri_norm)", "res_norm",
+    "block_attn_res(inner=res_norm)",
+)  # fmt: skip
 
 # Tokens are ten for each parameter of Pre-Norm: 83,872 (small), 159,520 (deep), 601,664 and 1,186,880 of them.
 PRESETS: dict[str, Options] = {
     # Two rates, and one more on the side of the better: three for each scheme, none of them far off.
-    "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES,
+    "ladder-small": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "schemes": SMALL_SCHEMES,
                      "lrs": (3e-3, 1e-2)},
     # A first look: 2.5 tokens for each parameter, rates chosen on one seed. Too short to decide a claim.
-    "ladder-quarter": {**LADDER, "depths": (6,), "dim": 32, "tokens": 210_000, "schemes": LADDER_SCHEMES + INNER_SCHEMES,
+    "ladder-quarter": {**LADDER, "depths": (6,), "dim": 32, "tokens": 210_000, "schemes": SMALL_SCHEMES,
                        "tune_seeds": 1},
+    # `ladder-small` with three rates for all, so that no best one is at an end that is known to be one.
+    "ladder-inner": {**LADDER, "depths": (6,), "dim": 32, "tokens": 840_000, "schemes": INNER_SCHEMES,
+                     "lrs": (3e-3, 1e-2, 3.3e-2)},
     # Twice the depth of the small one, in half an hour of one core: what of its order stays?
     "ladder-deep": {**LADDER, "depths": (12,), "dim": 32, "tokens": 1_600_000, "seeds": 3, "lrs": (3e-3, 1e-2),
                     "schemes": ("pre_norm", "block_attn_res", "peri_norm")},

@@ -23,7 +23,7 @@ from normlab.experiments.runs.trainer import run_folder
 from normlab.experiments.shapes import run_name
 from normlab.model import Transformer, TransformerConfig
 from normlab.schemes.names import label, parse_scheme
-from normlab.schemes.recipes import recipe
+from normlab.schemes.recipes import recipe_of
 from normlab.tasks import MaskedText, Text
 from normlab.training import Schedule, TrainConfig, checkpoint
 
@@ -37,7 +37,8 @@ PERI = "peri_norm"
 ARMS = (PRE, POST, FULL, BLOCK)
 NULL_SEEDS = 20
 SMALL_SEEDS, SPIKE_SEEDS, WARMUP_SEEDS, MASKED_SEEDS = 64, 72, 36, 48
-RATE_SEEDS, RATE_DEPTHS = 3, (6, 12, 24)
+RATE_SEEDS, RATE_STEPS, RATE_DEPTHS = 3, 1000, (6, 12, 24)
+RATES = {POST: (1.5e-4, 3e-4, 6e-4, 1.2e-3, 2.4e-3), PRE: (2.4e-3, 9.6e-3, 3.8e-2, 0.15)}
 WARMUPS = (0, 20, 60, 120, 240)
 NULL_RATES, NULL_WARMUPS = (4e-3, 1.6e-2, 6.4e-2), (0, 10, 30, 60)
 
@@ -60,7 +61,7 @@ def model_config(scheme: str, *, depth: int = DEPTH, dim: int = DIM) -> Transfor
 
 def as_authors(model: TransformerConfig) -> TransformerConfig:
     """With the embedding and the initialisation that the scheme's authors give it."""
-    own = recipe(model.scheme.name).model_settings(model.dim, qk_norm=False)
+    own = recipe_of(model.scheme).model_settings(model.dim, qk_norm=False)
     return TransformerConfig.from_dict({**model.to_dict(), **own})
 
 
@@ -188,15 +189,15 @@ def small_null_models() -> dict[str, RunConfig]:
 
 
 def rate_models() -> dict[str, RunConfig]:
-    """Rates without warm-up at three depths, 600 steps each: which is the highest at which a scheme learns?"""
+    """Rates without warm-up at three depths, 1000 steps each: which is the highest at which a scheme learns?"""
     score = HeldOut(validations=1, sequences=64, layers=(), prune=False)
     found = {}
     for seed in range(RATE_SEEDS):
         for depth in RATE_DEPTHS:
-            for scheme, rates in ((POST, (1.5e-4, 3e-4, 6e-4, 1.2e-3, 2.4e-3)), (PRE, (2.4e-3, 9.6e-3, 3.8e-2, 0.15))):
+            for scheme, rates in RATES.items():
                 for lr in rates:
                     train = TrainConfig(
-                        steps=600, batch=8, length=32, seed=seed, lr=lr, log_every=1, checkpoint_every=600,
+                        steps=RATE_STEPS, batch=8, length=32, seed=seed, lr=lr, log_every=1, checkpoint_every=RATE_STEPS,
                         schedule=Schedule(kind="constant", warmup=0),
                     )  # fmt: skip
                     found[run_name(scheme, depth, lr, seed)] = RunConfig(

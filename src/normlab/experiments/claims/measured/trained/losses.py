@@ -18,7 +18,7 @@ from normlab.experiments.claims.measured.trained.ladder import (
     through_decay,
 )
 from normlab.experiments.compare.experiment import EXPERIMENT
-from normlab.experiments.compare.presets import INNER_SCHEMES, LADDER_SCHEMES, preset
+from normlab.experiments.compare.presets import SMALL_SCHEMES, preset
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.compare.result import Comparison, SchemeRow, SettingResult
 from normlab.experiments.executors.here import HereExecutor
@@ -60,7 +60,7 @@ def _seconds(*found: Comparison) -> float:
 
 @measure("res-norm", seeds=5, seconds=100)
 def res_norm(bench: Bench) -> Findings:
-    setting, _, found = small(bench, LADDER_SCHEMES + INNER_SCHEMES)
+    setting, _, found = small(bench, SMALL_SCHEMES)
     values = [
         curve(LOSS, [1.0], [[v] for v in _ends(setting, scheme)], scheme, axis="share of the training")
         for scheme in ("pre_norm", "res_norm")
@@ -68,15 +68,19 @@ def res_norm(bench: Bench) -> Findings:
     return Findings(values, _settings(setting), [LADDER], _seconds(found) * 2 / len(setting.schemes))
 
 
-@measure("inner-placements", seeds=5, seconds=300)
+@measure("inner-placements", seeds=5, seconds=500)
 def inner_placements(bench: Bench) -> Findings:
+    """Each placement alone and inside Attention Residuals, all with the recipe of the placement's authors."""
     inner = ("pre_norm", "peri_norm", "res_norm")
     names = {name: f"block_attn_res(inner={name})" for name in inner}
     labels = {**names, "pre_norm": "block_attn_res"}  # its default
-    setting, _, found = small(bench, LADDER_SCHEMES + INNER_SCHEMES)
+    request = CompareRequest(**{**preset("ladder-inner"), "seeds": len(bench.seeds)})  # type: ignore[arg-type]
+    found = EXPERIMENT.carry_out(request, Sweep(bench.folder, HereExecutor(), quiet=True))
+    (setting,) = found.settings
     values = [number(LOSS, _ends(setting, name), name) for name in inner]
     values += [number(LOSS, _ends(setting, labels[name]), names[name]) for name in inner]
-    return Findings(values, _settings(setting), [LADDER], _seconds(found) * 6 / len(setting.schemes))
+    rates = ", ".join(f"{row.scheme} {row.lr:g}" for row in setting.schemes)
+    return Findings(values, _settings(setting), [f"Best rates: {rates}."], _seconds(found))
 
 
 @measure("depths", seeds=5, seconds=300)
