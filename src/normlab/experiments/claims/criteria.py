@@ -193,6 +193,8 @@ class Difference(Criterion):
     at: float | None = None
     ratio: bool = False
     null: str = ""
+    grid: float = 0.0
+    """Both readings were taken in steps of this (in logarithms for a ratio), which is spread that equal seeds do not show."""
 
     def __post_init__(self) -> None:
         if self.effect <= 0 or (self.sign == 0 and self.margin <= 0):
@@ -240,7 +242,7 @@ class Difference(Criterion):
         return math.log(a / b) if a > 0 and b > 0 else math.nan
 
     def read(self, differences: Sequence[float], *, exact: bool = False) -> Reading:
-        return reading(self._label(), differences, self.wanted, exact=exact)
+        return reading(self._label(), differences, self.wanted, exact=exact, least=self.grid / math.sqrt(6))
 
 
 # -- made of others -----------------------------------------------------------------------------------------------------
@@ -347,11 +349,14 @@ def arms(names: Sequence[str], part: type[Inside] | type[Equals] | type[Exponent
 
 
 # -- the test -----------------------------------------------------------------------------------------------------------
-def reading(label: str, values: Sequence[float], wanted: tuple[float, float], *, exact: bool = False) -> Reading:
+def reading(
+    label: str, values: Sequence[float], wanted: tuple[float, float], *, exact: bool = False, least: float = 0.0
+) -> Reading:
     """The mean of the values against a range, by two one-sided t-tests.
 
     One value decides only where it is exact. A value that is no number decides nothing, nor do equal values that lie on an
-    end of the range: two arms without a single spike do not show that one of them has more.
+    end of the range: two arms without a single spike do not show that one of them has more. `least`: the smallest
+    standard deviation that the way of measuring allows.
     """
     n = len(values)
     if any(math.isnan(v) for v in values):
@@ -359,6 +364,7 @@ def reading(label: str, values: Sequence[float], wanted: tuple[float, float], *,
     equal = min(values) == max(values)
     mean = values[0] if equal else statistics.fmean(values)
     error = 0.0 if equal else math.dist(values, [mean] * n) / math.sqrt(n * (n - 1))  # stdev's fractions take ages
+    error = max(error, least / math.sqrt(n))
     inside = wanted[0] <= mean <= wanted[1]
     if n == 1:
         return Reading(label, mean, None, None, wanted, n, *(_certain(inside) if exact else (1.0, 1.0)))

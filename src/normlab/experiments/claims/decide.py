@@ -172,7 +172,12 @@ def _would_change(verdict: Verdict, finding: Judgement, still_open: int, evidenc
         near = "The mean lies so near to the border of the range that no number of seeds decides it"
         return f"{near}; a longer run may ({evidence.twice})."
     cost = on_one_core(seeds * evidence.seconds_per_seed)
-    return f"About {seeds:.0f} seeds in place of {_least(finding)}, if the mean stays: {cost}."
+    return f"About {_rough(seeds)} seeds in place of {_least(finding)}, if the mean stays: {cost}."
+
+
+def _rough(count: float) -> str:
+    """Two digits: more would be no more than chance."""
+    return f"{float(f'{count:.2g}'):,.0f}"
 
 
 def _least(finding: Judgement) -> int:

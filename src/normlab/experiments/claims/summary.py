@@ -44,13 +44,16 @@ class _Row:
     read: Read
     pre_holds: Side
     post_holds: Side
+    post: tuple[str, Read] | None = None
+    """Where Post-Norm's number is another: its evidence and how it is read."""
 
     def measured(self, known: Known) -> SaidAndMeasured:
-        found = known.get(self.evidence)
+        evidence, read = self.post or (self.evidence, self.read)
+        found, other = known.get(self.evidence), known.get(evidence)
         pre = post = None
-        if found is not None:
+        if found is not None and other is not None:
             try:
-                pre, post = self.read(found, "pre_norm"), self.read(found, "post_norm")
+                pre, post = self.read(found, "pre_norm"), read(other, "post_norm")
             except InputError:  # measured for another claim, without this arm
                 pre = post = None
         holds = None if pre is None or post is None else self.pre_holds(pre) and self.post_holds(post)
@@ -79,18 +82,20 @@ ROWS = (
          "deep-stream", _exponent("rms of the stream", ", paper init", 8), lambda v: 0.4 < v < 0.6, lambda v: abs(v) < 0.1),
     _Row("gradient of the last layer", "exponent in depth", "falls like 1/sqrt(L)", "does not depend on L", "001-09",
          "mean-field", _exponent("gradient of the last FFN by depth"), lambda v: -0.6 < v < -0.4, lambda v: abs(v) < 0.1),
-    _Row("gradient over layers", "W1, first layer over last, encoder-decoder 6-6", "about uniform", "decays to the input",
-         "004-03", "gradients-by-matrix", _mean("W1 gradient, first layer over last", ", encoder-decoder 6-6"),
-         lambda v: 0.5 < v < 2, lambda v: v < 0.5),
+    _Row("gradient over layers", "Pre-Norm: largest over smallest; Post-Norm: W1, first layer over last, encoder-decoder 6-6",
+         "about uniform", "decays to the input", "001-10", "mean-field", _mean("largest over smallest gradient of a layer"),
+         lambda v: v < 2, lambda v: v < 0.5, post=("gradients-by-matrix", _mean(
+             "W1 gradient, first layer over last", ", encoder-decoder 6-6"))),
     _Row("warm-up", "nats lost without it", "not needed", "needed", "004-05", "warmup-map", _gain,
          lambda v: v < 0.1, lambda v: v > 0.1),
     _Row("learning rate", "highest that learns", "large", "small", "001-12", "rates-map", _mean("highest rate that learns"),
          lambda _: True, lambda _: True),
     _Row("speed", "steps to Post-Norm's final loss", "fast", "slow", "001-13", "rates", _mean("steps to the reference loss"),
          lambda _: True, lambda _: True),
-    _Row("contribution of a layer", "share of the last of 96 layers in the stream's norm", "falls like 1/sqrt(l)",
-         "stays significant", "001-16", "deep-stream", _mean("share of the last of 96 layers in norm", ", paper init"),
-         lambda v: v < 0.2, lambda v: v > 0.3),
+    _Row("contribution of a layer", "Pre-Norm: exponent of its share in depth; Post-Norm: share of the last of 96 layers",
+         "falls like 1/sqrt(l)", "stays significant", "001-16", "deep-stream",
+         _exponent("share of a layer in norm", ", paper init", 8), lambda v: -0.6 < v < -0.4, lambda v: v > 0.3,
+         post=("deep-stream", _mean("share of the last of 96 layers in norm", ", paper init"))),
     _Row("use of depth", "nats lost by removing a quarter of the layers", "poor", "good", "001-22", "pruning",
          _mean("loss added by removing a quarter of the layers"), lambda _: True, lambda _: True),
 )  # fmt: skip

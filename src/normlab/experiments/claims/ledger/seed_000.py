@@ -91,7 +91,7 @@ CLAIMS = (
     ),
     Claim(
         "000-05",
-        "In deep Pre-Norm what early layers put out is buried and cannot be retrieved at the end.",
+        "In Pre-Norm, here of 12 layers, what early layers put out is buried and cannot be retrieved at the end.",
         PAPER,
         _learned(
             Every(
@@ -103,7 +103,8 @@ CLAIMS = (
             "pre_norm",
             "attn_res",
         ),
-        note="At step 0 both are the same function, so the second part has nothing to find there.",
+        note="At step 0 both are the same function, so the second part has nothing to find there; the first part's limit "
+        "is about what they read there. The source speaks of deep models; twelve layers are not deep.",
     ),
     Claim(
         "000-06",
@@ -123,11 +124,12 @@ CLAIMS = (
     ),
     Claim(
         "000-07",
-        "A large part of a deep Pre-Norm model's layers can be removed at little cost.",
+        "A large part of a Pre-Norm model's layers, here of 12, can be removed at little cost.",
         PAPER,
         _learned(Inside("share of layers removable for 1 % of what was learnt", low=0.2, arm="pre_norm"), "pre_norm"),
         evidence="pruning",
-        note="Of 12 layers. Five seeds left it open (p .097) and asked for six.",
+        note="Little: 1 % of what was learnt; that limit is the verdict. The source speaks of deep models. Five seeds left "
+        "it open (p .097) and asked for six.",
     ),
     Claim(
         "000-08",
@@ -139,11 +141,14 @@ CLAIMS = (
     ),
     Claim(
         "000-09",
-        "Post-Norm's gradients vanish on the way to early layers because norms repeat.",
+        "In the decoder of an encoder-decoder, Post-Norm's gradients shrink on the way to early layers.",
         PAPER,
         Scoped(
             Inside("W1 gradient, first layer over last", high=0.5, arm="post_norm, encoder-decoder 6-6"),
             {
+                "twice the depth": Inside(
+                    "W1 gradient, first layer over last", high=0.5, arm="post_norm, encoder-decoder 12-12"
+                ),
                 "decoder": Inside("W1 gradient, first layer over last", high=0.5, arm="post_norm, decoder 12"),
                 "encoder": Inside("W1 gradient, first layer over last", high=0.5, arm="post_norm, encoder 12"),
                 "W2, encoder-decoder": Inside(
@@ -153,7 +158,9 @@ CLAIMS = (
             },
         ),
         evidence="gradients-by-matrix",
-        note="The figure behind the claim is W1 of an encoder-decoder's decoder. W2 of a decoder-only model is nearly flat.",
+        note="The figure behind the claim is W1 of an encoder-decoder's decoder. REWORDED 2026-11-18: the source has it "
+        "that gradients vanish because norms repeat; twelve layers without an encoder repeat norms as often, and do "
+        "not.",
     ),
     Claim(
         "000-10",
@@ -248,7 +255,7 @@ CLAIMS = (
     ),
     Claim(
         "000-18",
-        "Block boundaries reset the accumulation.",
+        "At the start of training, block boundaries reset the accumulation.",
         PAPER,
         Inside("open sum behind a boundary over before it", high=0.7, arm="block_attn_res"),
         note="A second part, the exponent of the sum inside a block, was dropped after a pilot (about 0.59, limit 0.6).",
@@ -344,7 +351,9 @@ CLAIMS = (
             )
         ),
         evidence="seesaw",
-        note="Twenty draws left the last part open and asked for 49; sixty were taken then.",
+        note="Twenty draws left the last part open and asked for 49; sixty were taken then. The start is that of the mean-"
+        "field theory, not Xavier's as in 000-09, and the network is an encoder: hence another number of the same "
+        "name.",
         look="normlab theory seesaw",
     ),
 )
