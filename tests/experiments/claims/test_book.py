@@ -31,10 +31,10 @@ def test_verdicts_are_recomputed_from_the_files(committed, whole):
     assert sum(whole.counts.values()) == len(ledger())
 
 
-def test_evidence_was_measured_under_the_criterion_in_force(whole):
+def test_evidence_was_measured_under_the_criterion_in_force_or_the_row_says_that_it_was_touched(whole):
     for entry in whole.entries:
         changed = [w for w in entry.warnings if "criterion" in w]
-        assert not changed, (entry.claim.id, changed)
+        assert not changed or "TOUCHED AFTER NUMBERS WERE SEEN" in entry.claim.note, (entry.claim.id, changed)
 
 
 def test_evidence_says_where_it_comes_from(committed):

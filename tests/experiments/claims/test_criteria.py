@@ -10,6 +10,7 @@ from normlab.experiments.claims.criteria import (
     Inside,
     Misprint,
     NotMeasured,
+    Reading,
     Scoped,
     arms,
     reading,
@@ -106,3 +107,20 @@ def test_equal_values_on_the_border_decide_nothing():
     ):
         assert reading("m", values, wanted).holds is holds
     assert reading("m", [2.0, 2.0], (2.0, 2.0), exact=True).holds is True
+
+
+def test_a_grid_is_spread_that_equal_readings_do_not_show():
+    found = Evidence("x", (number("rate", [0.8] * 3, "a"), number("rate", [0.1] * 3, "b")), (0, 1, 2))
+    plain = Difference("rate", "a", "b", 1, 1.0, ratio=True).judge(found)
+    assert plain.p_for == 0  # as if known exactly
+    coarse = Difference("rate", "a", "b", 1, 1.0, ratio=True, grid=math.log(2)).judge(found)
+    assert 0 < coarse.p_for < 0.05
+    wide = Difference("rate", "a", "b", 1, 1.0, ratio=True, grid=math.log(100)).judge(found)
+    assert wide.p_for > 0.05
+    assert wide.readings[0].low < 0 < wide.readings[0].high
+
+
+def test_a_number_is_said_with_its_interval():
+    assert Reading("m", -0.0716, -0.1, -0.045, (0, 1), 5, 1, 0).number == "-0.0716 (-0.1 to -0.045)"
+    assert Reading("m", -0.0, -0.0, -0.0, (0, 1), 1, 1, 0).number == "0"
+    assert Reading("m", math.nan, None, None, (0, 1), 3, 1, 1).number == "no number in some seed"

@@ -1,12 +1,17 @@
 import re
 
 import pytest
+import torch
 
 from normlab.errors import ConfigError
+from normlab.experiments.claims.book import claims
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Inside, NotMeasured
 from normlab.experiments.claims.evidence import Evidence, curve, number
-from normlab.experiments.claims.ledger import find, ledger, pages
+from normlab.experiments.claims.ledger import find, ledger, pages, seed_002
+from normlab.experiments.claims.measured.trained.four_tasks import WORDS
+from normlab.experiments.lengthgen.presets import FOUR_TASKS
+from normlab.experiments.request import task_of
 
 
 def test_every_claim_has_a_criterion_and_a_source():
@@ -74,3 +79,20 @@ def test_models_that_have_learned_nothing_confirm_nothing():
     assert untrained("002-06", *exact, *widths) is not True
     learned = [number("total variation at the training length", around(0.15), "d = v - 1")]
     assert untrained("002-06", *exact, widths[0], *learned) is True
+
+
+def test_what_a_uniform_guess_makes_of_each_task():
+    """A width has learned a task where it is at half of this or below."""
+    for name, row in FOUR_TASKS.items():
+        task = task_of(str(row["task"]))
+        tokens = task.inputs(4000, row["train_length"], torch.Generator().manual_seed(0))
+        law = task.law(tokens)[:, -task.window :]
+        law = law[law.sum(-1) > 0]
+        guess = (law - 1 / task.vocab_size).abs().sum(-1).mean() / 2
+        assert seed_002.GUESS[WORDS[name]] == pytest.approx(float(guess), abs=0.01)
+
+
+def test_nobody_learned_tomita_so_widths_decide_nothing():
+    entry = claims(nulls=False)["002-19"]
+    assert entry.decision.verdict == "undecided"
+    assert "tomita" in entry.decision.would_change
