@@ -53,7 +53,7 @@ def diagnose(
     if batches is None:
         raise InputError("a live model needs batches: nl.diagnose(model, [token_ids]); only a name needs none")
     model = unwrapped(model)
-    with in_eval_mode(model):
+    with torch.inference_mode(False), in_eval_mode(model):
         clock = Clock(progress, budget=chosen.max_seconds)
         examination = Examination(model, parts.as_batches(batches, model), chosen, clock)
         return examination.run_as_stored(name or type(model).__name__, roles)

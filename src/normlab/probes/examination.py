@@ -31,7 +31,7 @@ from normlab.probes.measure.table import Rows, joined
 from normlab.probes.measure.trials.repair import RepairReading, read_repair
 from normlab.probes.measure.trials.run import TrialRow, run_trials
 from normlab.probes.measure.twin.compare import read_twin
-from normlab.probes.measure.twin.rows import read_rows_apart
+from normlab.probes.measure.twin.rows import read_rows_apart, scales_by_batch
 from normlab.probes.measure.weights import (
     duplicates,
     expert_twins,
@@ -46,7 +46,7 @@ from normlab.probes.measure.weights.gains import read_eps
 from normlab.probes.measure.weights.response import read_response
 from normlab.probes.notes import notes_of, unmeasured
 from normlab.probes.passes import read_attention, read_mixing, read_stream, theory_of
-from normlab.probes.precision import in_float32, widened, widens
+from normlab.probes.precision import count_parameters, in_float32, widened, widens
 from normlab.probes.trace.hooks import Layout, slow_path
 from normlab.probes.trace.identity import verify
 from normlab.probes.trace.locate import locate_all
@@ -184,6 +184,7 @@ class Examination:
         tiny = parts.first_rows(self.batches[0], rows=1, tokens=24)
         tokens, repeats = read_functions(layout, lambda: call(self.model, tiny))
         twin = read_twin(layout, self.model, parts.first_rows(self.batches[0], tokens=TWIN_TOKENS))
+        shared = scales_by_batch(self.model)
         return Readings(
             matrices=found.matrices,
             gains=found.gains,
@@ -198,7 +199,7 @@ class Examination:
             repeats=repeats,
             settings=read_settings(layout),
             twin=twin,
-            rows_apart=None if twin is not None else read_rows_apart(self.model, self.batches[0]),
+            rows_apart=None if twin is not None or shared else read_rows_apart(self.model, self.batches[0]),
         )
 
     def _trials(self, layout: Layout, loss: Loss, readings: Readings) -> tuple[TrialRow, ...]:
@@ -286,7 +287,7 @@ class Examination:
 
     def _how(self, stream: StreamStatistics) -> HowMeasured:
         return HowMeasured(
-            parameters=sum(p.numel() for p in self.model.parameters()),
+            parameters=count_parameters(self.model),
             dtype=self.stored,
             device=self.device,
             tokens=stream.tokens,

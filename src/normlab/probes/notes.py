@@ -9,6 +9,7 @@ from normlab.probes.inputs.losses import Loss
 from normlab.probes.judge.verdicts import listed
 from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.table import Rows
+from normlab.probes.measure.twin.rows import scales_by_batch
 from normlab.probes.trace.hooks import Layout
 
 
@@ -32,8 +33,21 @@ def notes_of(layout: Layout, loss: Loss | None, healthy: bool, causal: SkipRepor
     if not healthy:
         notes.append("attention, gradients and skips were left out: NaN or infinities are present")
     elif loss is None:
-        notes.append("no loss fits this model and input, so gradients and skips were not measured; pass loss=")
+        notes.append(
+            "no loss is known for this class, so gradients and skips were not measured, and a wrong mask would not be seen; "
+            'pass loss="causal", "masked" (with mask_id=) or "contrastive", or a function of (model, batch)'
+        )
+    elif loss.guessed:
+        notes.append(
+            "taken for a causal language model, as it predicts the next token better than the one that it reads; pass loss= "
+            "if it is another"
+        )
     notes += _rounding(layout.model)
+    if scales_by_batch(layout.model):
+        notes.append(
+            "activations are quantised with one scale for the whole batch, so what is said of a text depends a little on the "
+            "others; that was not judged"
+        )
     if layout.mutated:
         names = ", ".join(sorted(name or "the stream" for name in layout.mutated))
         notes.append(f"changed in place by the model, so copied first: {names}")

@@ -62,7 +62,12 @@ def read_attention(
         for number, text in enumerate(texts):
             say("attention", number, len(texts))
             if say.allows(f"attention at {text.shape[1]} tokens"):
-                known = found if _is_start(text, first) else _watched(layout, with_ids(batches[0], text)).rows()
+                try:
+                    known = found if _is_start(text, first) else _watched(layout, with_ids(batches[0], text)).rows()
+                except (IndexError, RuntimeError, ValueError) as error:  # a table of positions that ends sooner
+                    why = (str(error) or type(error).__name__).splitlines()[0]
+                    layout.notes.append(f"attention was not measured at {text.shape[1]} tokens and more: {why}")
+                    break
                 lengths.append(_at_length(text.shape[1], known))
         modules = [layer for _, layer in layout.layers]
         masks = statistics.mask_rows(modules, getattr(layout.model, "config", None))

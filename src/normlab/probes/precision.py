@@ -51,3 +51,12 @@ def widened(batch: object) -> object:
     if isinstance(batch, Mapping):
         return {key: widened(value) for key, value in batch.items()}
     return tuple(map(widened, batch)) if isinstance(batch, (tuple, list)) else batch
+
+
+def count_parameters(model: nn.Module) -> int:
+    """With weights that a quantised module keeps packed, which torch does not call parameters."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    for module in model.modules():
+        if ".quantized." in type(module).__module__ and callable(unpack := getattr(module, "_weight_bias", None)):
+            count += sum(part.numel() for part in unpack() if part is not None)
+    return count

@@ -35,6 +35,7 @@ def as_batches(given: object, model: nn.Module) -> list[object]:
             "or a list of these was expected. Texts are turned into token ids by the model's tokenizer"
         )
     found = [_decoder_too(dict(batch), model) if isinstance(batch, Mapping) else batch for batch in given]
+    found = [_usable(batch) for batch in found]
     if not found:
         raise InputError("no batches were given: pass a list with at least one batch, for example [token_ids]")
     for batch in found:
@@ -45,6 +46,17 @@ def as_batches(given: object, model: nn.Module) -> list[object]:
             )
         _check_shape(batch)
     return found
+
+
+def _usable(value: object) -> object:
+    """Tensors that were made in `inference_mode` have no gradient, and some models ask for labels that lie in one piece."""
+    if isinstance(value, Tensor):
+        return value.clone() if value.is_inference() else value.contiguous()
+    if isinstance(value, dict):
+        return {key: _usable(item) for key, item in value.items()}
+    if type(value) is tuple:
+        return tuple(map(_usable, value))
+    return list(map(_usable, value)) if type(value) is list else value
 
 
 def _check_shape(batch: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -31,6 +31,8 @@ class Loss:
     function: Callable[[nn.Module, object], Tensor]
     chance: float | None = None
     targets: Targets | None = None
+    guessed: bool = False
+    """Nobody said that it is the model's: its predictions did."""
 
     def __call__(self, model: nn.Module, batch: object) -> Tensor:
         return self.function(model, batch)
@@ -150,6 +152,8 @@ def pick(
         if isinstance(batch, Mapping) and "labels" in batch:
             return Loss("the model's own loss on the labels given", lambda m, b: getattr(call(m, b), "loss"))  # noqa: B009
         loss = _natural(model)
+        if loss is None and (size := _predicts_next(model, batch)):
+            return replace(_vocabulary_loss("causal", _next, model), chance=math.log(size), guessed=True)
         unread = token_ids(batch) is None and (images(batch) is None or loss != "contrastive")
         if loss is None or unread or (loss == "masked" and mask_id is None):
             return None
@@ -183,6 +187,30 @@ def _natural(model: nn.Module) -> str | None:
     if hasattr(model, "get_input_embeddings") and name.endswith("Model") and hasattr(model, "config"):
         return "contrastive"  # an encoder without a head, such as a sentence embedder, or of images
     return None
+
+
+def _predicts_next(model: nn.Module, batch: object) -> int | None:
+    """The vocabulary of a model of somebody's own that says of each token which may be the next; None of any other.
+
+    One that fills in hidden tokens knows the token where it stands better than the one behind it.
+    """
+    ids = token_ids(batch)
+    if ids is None or ids.shape[1] < 2 or type(model).__module__.startswith(("transformers.", "normlab.")):
+        return None
+    small = narrow(batch, 2, 64)
+    ids = token_ids(small)
+    assert ids is not None
+    with torch.no_grad():
+        output = call(model, small)
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
+        return None
+    if not logits.is_floating_point() or logits.shape[-1] <= int(ids.max()):
+        return None
+    logits, ids = logits.float(), ids.to(logits.device)
+    here = cross_entropy(logits.flatten(0, 1), ids.flatten())
+    behind = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    return int(logits.shape[-1]) if bool(behind < here) else None
 
 
 def _log_vocabulary(model: nn.Module) -> float | None:

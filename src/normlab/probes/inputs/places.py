@@ -30,12 +30,12 @@ def must_load_from_cache(source: str) -> bool:
             f"the Hugging Face hub asks for a login before it gives {source!r}; run: hf auth login"
         ) from None
     except hub.errors.RepositoryNotFoundError:
-        raise InputError(f"{absent}, and the Hugging Face hub has no public model of that name") from None
+        raise InputError(f"{absent}. The Hugging Face hub has no public model of that name") from None
     except Exception as error:  # no network, switched off, a proxy that says no: one consequence
         if cached:
             return True
         said = (str(error).strip().splitlines() or [""])[0].rstrip(".") or type(error).__name__
-        raise InputError(f"{absent}, and the Hugging Face hub cannot be asked ({said})") from None
+        raise InputError(f"{absent}. The Hugging Face hub cannot be asked ({said})") from None
     return False
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from normlab.probes.judge.outliers import Outlier, outliers
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
-from normlab.probes.measure.summary import median
+from normlab.probes.measure.summary import contribution, median
 from normlab.probes.measure.table import column, kinds, ratios
 from normlab.probes.measure.weights.functions import REPEATED
 from normlab.probes.trace.structure.settings import SettingRow, is_activation
@@ -154,14 +154,28 @@ def odd_setting(f: ModelEvidence) -> Verdict | None:
 
 
 def pre_norm_dilution(f: ModelEvidence) -> Verdict | None:
-    early, late = f.summary.early_contribution, f.summary.late_contribution
+    # Layer 0 turns a small embedding into the stream: what it adds is no measure of the others.
+    first = f.rows[1 : 1 + max(1, len(f.rows) // 4)]
+    early, late = median([contribution(row) for row in first]), f.summary.late_contribution
     diluted = late < LIMITS.dilution and late < 0.5 * early and len(f.rows) >= 4
     if not diluted or not f.one_stream or f.placement.startswith("post_norm"):
         return None
     quarter = tuple(row.layer for row in f.rows[-max(1, len(f.rows) // 4) :])
     title = f"late branches add {100 * late:.1f} % of the stream, early ones {100 * early:.0f} % ({listed(quarter)})"
     usual = normal(lambda s: s.late_contribution)
-    return verdict("pre_norm_dilution", "warn", title, value=late, limit=LIMITS.dilution, layers=quarter, normal=usual)
+    severity = "note" if _still_act(f, quarter) else "warn"
+    return verdict(
+        "pre_norm_dilution", severity, title, value=late, limit=LIMITS.dilution, layers=quarter, normal=usual
+    )
+
+
+def _still_act(f: ModelEvidence, late: tuple[int, ...]) -> bool:
+    """Late layers without which the loss rises as without the others are small, and not diluted away."""
+    causal = f.causal
+    if causal is None or not causal.informative:
+        return False
+    others = [causal.change[row.layer] for row in f.rows[1:] if row.layer not in late]
+    return median([causal.change[layer] for layer in late]) >= min(LIMITS.wasted * causal.learnt, median(others))
 
 
 CAUSES = (broken_norm, odd_setting, repeated_branch, ffn_mixes_tokens)

@@ -35,6 +35,21 @@ def hardly_trained(f: ModelEvidence) -> Verdict | None:
     return verdict("hardly_trained", "note", title, value=said.loss, limit=limit)
 
 
+def worse_than_frequencies(f: ModelEvidence) -> Verdict | None:
+    """Sure of wrong answers: a young model that has not got so far yet is unsure (`hardly_trained`)."""
+    said = f.readings.output
+    if said is None or (said.chance and said.loss > LIMITS.chance * said.chance):
+        return None
+    limit = LIMITS.frequencies * said.frequencies
+    if not said.loss > limit or said.loss - said.entropy <= LIMITS.calibrated * said.loss:
+        return None
+    title = (
+        f"the loss is {said.loss:.2f} nats, the frequencies of single tokens alone give {said.frequencies:.2f}, and the "
+        f"model is sure of itself (it expects {said.entropy:.2f})"
+    )
+    return verdict("worse_than_frequencies", "warn", title, value=said.loss, limit=limit)
+
+
 def miscalibrated(f: ModelEvidence) -> Verdict | None:
     """A model that knows what it does not know expects about the loss that it gets."""
     said = f.readings.output
@@ -80,4 +95,12 @@ def not_deterministic(f: ModelEvidence) -> Verdict | None:
     return verdict("not_deterministic", "bad", title, value=100 * said.repeat, limit=100 * LIMITS.repeat)
 
 
-RULES = (not_deterministic, worse_than_chance, miscalibrated, context_unused, at_chance, hardly_trained)
+RULES = (
+    not_deterministic,
+    worse_than_chance,
+    worse_than_frequencies,
+    miscalibrated,
+    context_unused,
+    at_chance,
+    hardly_trained,
+)

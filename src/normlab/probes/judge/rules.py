@@ -58,7 +58,7 @@ def judge(evidence: ModelEvidence) -> tuple[Verdict, ...]:
     young = {verdict.id for verdict in found} & set(UNTRAINED)
     own = evidence.placement.split(",")[0]
     told = [_finished(verdict, young, own) for verdict in found]
-    told.sort(key=lambda verdict: SEVERITIES.index(verdict.severity))
+    told.sort(key=lambda verdict: (SEVERITIES.index(verdict.severity), verdict.id in SYMPTOMS))
     return tuple(_explained(told))
 
 
@@ -97,15 +97,29 @@ SYMPTOMS = (
 def _explained(verdicts: list[Verdict]) -> list[Verdict]:
     """A symptom in the layers of a cause, or of the whole model, says so."""
     causes = [v for v in verdicts if v.severity != "note" and (v.id in WHOLE or v.subject in ("weights", "experts"))]
-    return [_told(verdict, [cause for cause in causes if cause is not verdict]) for verdict in verdicts]
+    cause_of = {
+        verdict.id: _cause(verdict, [cause for cause in causes if cause is not verdict]) for verdict in verdicts
+    }
+    found: list[Verdict] = []
+    for verdict in verdicts:
+        cause = cause_of[verdict.id]
+        for each in (verdict,) if cause is None else (cause, verdict):  # a cause stands first, however mild it is
+            if each not in found:
+                found.append(each)
+    return [_told(verdict, cause_of[verdict.id]) for verdict in found]
 
 
-def _told(verdict: Verdict, causes: list[Verdict]) -> Verdict:
+def _cause(verdict: Verdict, causes: list[Verdict]) -> Verdict | None:
     if verdict.severity == "note" or verdict.id in WHOLE:
-        return verdict
-    here = [c for c in causes if set(c.layers) & set(verdict.layers) and verdict.subject not in ("weights", "experts")]
-    whole = [c for c in causes if c.id in WHOLE and verdict.id in SYMPTOMS]
-    cause = next(iter((*here, *whole)), None)
+        return None
+    near = [cause for cause in causes if set(cause.layers) & set(verdict.layers)]
+    if verdict.subject in ("weights", "experts"):  # of these only zeros explain others
+        return next((c for c in near if c.id == "zero_weights" and verdict.id != "zero_weights"), None)
+    whole = [cause for cause in causes if cause.id in WHOLE and verdict.id in SYMPTOMS]
+    return next(iter((*near, *whole)), None)
+
+
+def _told(verdict: Verdict, cause: Verdict | None) -> Verdict:
     return verdict if cause is None else replace(verdict, title=f"{verdict.title} (may follow from {cause.name})")
 
 

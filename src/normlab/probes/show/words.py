@@ -10,6 +10,7 @@ SEVERITY = {"bad": "Fault", "warn": "Warning", "note": "Note"}
 _VERDICTS = {
     "non_finite": "numbers that are not finite",
     "broken_residual": "a layer that is not what its architecture says",
+    "worse_than_frequencies": "worse than the frequencies of tokens",
     "coarse_arithmetic": "products rounded coarsely",
     "not_its_class": "a part that computes something else than its class",
     "batch_leaks": "rows of a batch that are mixed",

@@ -36,6 +36,13 @@ TEXTS = {
         "the last good checkpoint",
         normal="at or below chance",
     ),
+    "worse_than_frequencies": Words(
+        "loss",
+        "counting tokens does better than this model, and it does not know: weights and tokenizer do not belong together, "
+        "rows of the embedding or the head are displaced, or something in it is broken",
+        "check that the tokenizer is the model's own and that every weight was loaded; then look at the other verdicts",
+        normal="below the loss of token frequencies",
+    ),
     "at_chance": Words(
         "loss",
         "a model that knows nothing cannot be told from a broken one, and most rules compare with trained models",

@@ -23,8 +23,8 @@ def few_values(f: ModelEvidence) -> Verdict | None:
         return _coarser(f)
     name, worst = found[0]
     title = (
-        f"a row of {name} in layer {worst.layer} has {100 * worst.value:.2g} % as many different values as entries, in its "
-        f"neighbours {100 * worst.usual:.2g} %"
+        f"a row of {name} in layer {worst.layer} has {100 * worst.value:.3g} % as many different values as entries, in its "
+        f"neighbours {100 * worst.usual:.3g} %"
     )
     layers = layers_of(found)
     return verdict("few_values", "warn", title, value=100 * worst.value, limit=LIMITS.distinct, layers=layers)

@@ -68,7 +68,12 @@ def last_norms(layout: Layout) -> Iterator[Trial]:
             shapes = [[p.shape for p in each.parameters()] for each in (final, norm)]
             if index == last and shapes[0] == shapes[1] and type(final) is type(norm):
                 pair: list[SwappedPair] = [(final, norm)]
-                yield Trial(f"with {name} and {inner} of layer {last} exchanged", "final_norm", (last,), swapped(pair))
+                yield Trial(
+                    f"with the final norm ({name}) and {inner} of layer {last} exchanged",
+                    "final_norm",
+                    (),
+                    swapped(pair),
+                )
 
 
 def tokens(layout: Layout, batch: object, batches: Sequence[object], loss: Loss) -> Iterator[Trial]:

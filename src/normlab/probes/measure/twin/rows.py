@@ -10,6 +10,11 @@ from normlab.probes.measure.twin.compare import apart
 from normlab.probes.trace.hooks import slow_path
 
 
+def scales_by_batch(model: nn.Module) -> bool:
+    """Dynamic quantisation takes one scale for the activations of a whole batch: rows depend on each other by design."""
+    return any(".quantized.dynamic" in type(module).__module__ for module in model.modules())
+
+
 @torch.no_grad()
 def read_rows_apart(model: nn.Module, batch: object, *, tokens: int = 256) -> float | None:
     """How far the first row's predictions move when a second row is there, over their size; None for a single row."""

@@ -43,16 +43,21 @@ def nonfinite_weights(model: nn.Module) -> list[str]:
 
 def read_bias(layer: int, name: str, bias: Tensor) -> MatrixRow:
     size = bias.detach().float().abs()
-    peak = float(size.max() / size.median().clamp_min(1e-30)) if float(size.max()) > 0 else 1.0
+    peak = _peak(size)
     zeros = float((size == 0).float().mean())
     return MatrixRow(layer, name, float(size.square().mean().sqrt()), math.nan, peak, 0.0, zeros)
+
+
+def _peak(sizes: Tensor) -> float:
+    """The largest over the median one of those that are not zero: rows of zeros have a rule of their own."""
+    some = sizes[sizes > 0]
+    return float(some.max() / some.median()) if len(some) else 1.0
 
 
 def read_matrix(layer: int, name: str, weight: Tensor, expert: int | None = None) -> MatrixRow:
     weight = weight.detach().float()
     rows = torch.linalg.vector_norm(weight, dim=1)
     columns = torch.linalg.vector_norm(weight, dim=0)
-    usual = float(rows.median().clamp_min(1e-30))
     part = weight[:: max(1, weight.shape[0] // _SIDE), :: max(1, weight.shape[1] // _SIDE)][:_SIDE, :_SIDE]
     rms = float(weight.square().mean().sqrt())
     length, edge = float(torch.linalg.matrix_norm(part)), _edge(part)
@@ -63,7 +68,7 @@ def read_matrix(layer: int, name: str, weight: Tensor, expert: int | None = None
         name=name,
         rms=rms,
         rank=float(effective_rank(part)) / min(part.shape),
-        peak=max(float(rows.max()) / usual, float(columns.max() / columns.median().clamp_min(1e-30))),
+        peak=max(_peak(rows), _peak(columns)),
         quiet=max(quiet(rows), quiet(columns)),
         zeros=float((weight == 0).float().mean()),
         expert=expert,

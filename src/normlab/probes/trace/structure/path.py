@@ -168,6 +168,11 @@ class PathBack:
         if (call := self.norms.get(node)) is not None and call.read is not None and self.reach(call.read):
             return [*self.steps(call.read), NormOnPath(call, strip(call.read), node)]
         parts = linear(node)
+        if not any(self.reach(part) for _, part in parts or ()) and (gate := self._gate(node, parts or [])):
+            raise NotAStream(
+                f"is the stream times a gate that is computed from data (by {_words(gate)}) and something added: a skip that "
+                "every token weighs for itself is not followed"
+            )
         if parts is None or node.value.numel() != self.start.value.numel():
             raise NotAStream(f"is the result of {_words(node)}, which is no sum with its input")
         best = max(self.reach(part) for _, part in parts)
@@ -186,6 +191,24 @@ class PathBack:
             return [*before, Write(strip(stream), node, terms, weight)]
         return [*before, Weighed(weight, strip(stream), node)] if not weight.is_one else before
 
+    def _gate(self, node: Node, parts: Parts) -> Node | None:
+        """What multiplies the stream in one of the parts, where it depends on data."""
+        for each in (node, *(strip(part) for _, part in parts)):
+            for stream, gate in _weighed_by_data(each):
+                if self._through_gates(stream):
+                    return strip(gate)
+        return None
+
+    def _through_gates(self, node: Node) -> bool:
+        """Does a way lead back to the stream if gates count as factors?"""
+        node = strip(node)
+        if node is self.start:
+            return True
+        if node.value.numel() != self.start.value.numel():
+            return False
+        onward = [part for _, part in linear(node) or ()] or [stream for stream, _ in _weighed_by_data(node)]
+        return any(self._through_gates(each) for each in onward)
+
     def terms(self, weight: Weight, node: Node) -> Parts:
         """What is added, as outputs of modules (or constants), each with its weight."""
         if not node.data:
@@ -201,6 +224,16 @@ class PathBack:
     def called(self, node: Node) -> str:
         call = self.returned.get(strip(node))
         return repr(call.name) if call else _words(node)
+
+
+def _weighed_by_data(node: Node) -> list[tuple[Node, Node]]:
+    """(what is weighed, by what) where the weight depends on tokens; both ways round for a product."""
+    op, operands = node.op.rstrip("_"), [arg for arg in node.args if isinstance(arg, Node)]
+    if op == "lerp" and len(operands) == 3:
+        return [(operand, operands[2]) for operand in operands[:2]]
+    if op == "mul" and len(operands) == 2 and all(operand.data for operand in operands):
+        return [(operands[0], operands[1]), (operands[1], operands[0])]
+    return []
 
 
 def _words(node: Node) -> str:
