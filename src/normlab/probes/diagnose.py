@@ -53,6 +53,11 @@ def diagnose(
     if batches is None:
         raise InputError("a live model needs batches: nl.diagnose(model, [token_ids]); only a name needs none")
     model = unwrapped(model)
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise InputError(
+            "the model was made inside of torch.inference_mode, where weights can have no gradients; make or load it "
+            "outside, and diagnose it there or inside"
+        )
     with torch.inference_mode(False), in_eval_mode(model):
         clock = Clock(progress, budget=chosen.max_seconds)
         examination = Examination(model, parts.as_batches(batches, model), chosen, clock)

@@ -57,6 +57,7 @@ def count_parameters(model: nn.Module) -> int:
     """With weights that a quantised module keeps packed, which torch does not call parameters."""
     count = sum(parameter.numel() for parameter in model.parameters())
     for module in model.modules():
-        if ".quantized." in type(module).__module__ and callable(unpack := getattr(module, "_weight_bias", None)):
+        unpack = getattr(module, "_weight_bias", None)
+        if ".quantized." in type(module).__module__ and callable(unpack) and not list(module.children()):
             count += sum(part.numel() for part in unpack() if part is not None)
     return count

@@ -138,12 +138,12 @@ def recipe(name: str) -> Recipe:
     return RECIPES.get(name, Recipe())
 
 
-class Named(Protocol):
+class HasName(Protocol):
     @property
     def name(self) -> str: ...
 
 
-def recipe_of(scheme: Named) -> Recipe:
+def recipe_of(scheme: HasName) -> Recipe:
     """Of a scheme with its options: one that is put around another placement runs as that placement's authors run it."""
     inner = getattr(scheme, "inner", None)
     if scheme.name not in RECIPES and isinstance(inner, str):

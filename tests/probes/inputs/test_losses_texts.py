@@ -72,7 +72,7 @@ def test_labels_in_a_batch_mean_the_models_own_loss():
         assert float(pick("auto", model, batch)(model, batch)) == pytest.approx(float(model(**batch).loss))
 
 
-def test_no_loss_is_guessed_for_a_plain_module():
+def test_no_loss_is_guessed_for_a_module_without_a_head():
     assert pick("auto", Encoder(norm_first=True), torch.zeros(2, 4, dtype=torch.long)) is None
 
 

@@ -188,6 +188,7 @@ CASES = {
         gains=(*READINGS.gains[:-1], replace(READINGS.gains[-1], median=13.0)),
         output=replace(READINGS.output, loss=4.0, entropy=0.4),
     ),
+    "worse_than_frequencies": lambda: read(output=replace(READINGS.output, loss=4.4, entropy=1.5)),
     "worse_than_chance": lambda: read(output=replace(READINGS.output, loss=9.0)),
     "at_chance": lambda: read(output=replace(READINGS.output, loss=5.5, entropy=5.4)),
     "hardly_trained": lambda: read(output=replace(READINGS.output, loss=3.3, entropy=3.6)),

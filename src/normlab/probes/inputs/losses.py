@@ -205,7 +205,9 @@ def _predicts_next(model: nn.Module, batch: object) -> int | None:
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
         return None
-    if not logits.is_floating_point() or logits.shape[-1] <= int(ids.max()):
+    # As many numbers as tokens are known: else these may be hidden states.
+    tables = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
+    if not logits.is_floating_point() or logits.shape[-1] not in tables:
         return None
     logits, ids = logits.float(), ids.to(logits.device)
     here = cross_entropy(logits.flatten(0, 1), ids.flatten())

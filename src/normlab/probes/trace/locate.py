@@ -42,7 +42,7 @@ def locate_all(model: nn.Module, run: Callable[[], object], *, roles: LayerRoles
             refused[stack.name] = found
     if not layouts:
         largest = max(stacks, key=lambda stack: stack.size)
-        raise UnsupportedError(refused[largest.name])
+        raise UnsupportedError(_never_whole(model, largest) or refused[largest.name])
     for name, reason in refused.items():
         layouts[-1].notes.append(f"the stack {name!r} was left out: {reason}")
     if len(layouts) == 1:
@@ -51,6 +51,20 @@ def locate_all(model: nn.Module, run: Callable[[], object], *, roles: LayerRoles
         for layout in layouts:  # two encoders, say: only where they are tells them apart
             layout.stack = layout.layers[0][0].rpartition(".")[0]
     return layouts
+
+
+def _never_whole(model: nn.Module, stack: Stack) -> str:
+    """Why parts of a layer were taken for layers: the model calls them itself, and no layer as a whole."""
+    around = stack.name.rpartition(".")[0]
+    if not around or not isinstance(model.get_submodule(around), nn.ModuleList):
+        return ""
+    layer, part = model.get_submodule(stack.name), stack.layers[0][0]
+    kind = type(layer).__name__
+    return (
+        f"{kind} (at {stack.name!r}) is never called as a whole: the model calls its parts ({part!r} and others) itself, so "
+        f"that nothing shows what enters a layer and what leaves it. Give {kind} a forward that does what is done with its "
+        "parts, and call that"
+    )
 
 
 def locate_known(model: nn.Module) -> list[Layout]:

@@ -55,7 +55,9 @@ CASES = {
     ),
     "the attention of the layers 1 and 2": lambda m: swap(m.model.layers[1].self_attn, m.model.layers[2].self_attn),
     "the FFN of the layers 0 and 1": lambda m: swap(m.model.layers[0].mlp, m.model.layers[1].mlp),
-    "model.norm and post_attention_layernorm": lambda m: swap(m.model.norm, m.model.layers[2].post_attention_layernorm),
+    "the final norm (model.norm) and post_attention_layernorm": lambda m: swap(
+        m.model.norm, m.model.layers[2].post_attention_layernorm
+    ),
 }
 
 
