@@ -72,8 +72,10 @@ def test_labels_in_a_batch_mean_the_models_own_loss():
         assert float(pick("auto", model, batch)(model, batch)) == pytest.approx(float(model(**batch).loss))
 
 
-def test_no_loss_is_guessed_for_a_module_without_a_head():
-    assert pick("auto", Encoder(norm_first=True), torch.zeros(2, 4, dtype=torch.long)) is None
+def test_no_loss_is_guessed_from_random_weights():
+    for seed in range(5):
+        torch.manual_seed(seed)
+        assert pick("auto", Encoder(norm_first=True), torch.randint(0, 97, (2, 40))) is None
 
 
 def test_unknown_losses_are_named():

@@ -189,6 +189,9 @@ def _natural(model: nn.Module) -> str | None:
     return None
 
 
+_CLEARLY = 0.1  # nats: what random weights say is no hint
+
+
 def _predicts_next(model: nn.Module, batch: object) -> int | None:
     """The vocabulary of a model of somebody's own that says of each token which may be the next; None of any other.
 
@@ -212,7 +215,8 @@ def _predicts_next(model: nn.Module, batch: object) -> int | None:
     logits, ids = logits.float(), ids.to(logits.device)
     here = cross_entropy(logits.flatten(0, 1), ids.flatten())
     behind = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    return int(logits.shape[-1]) if bool(behind < here) else None
+    size = int(logits.shape[-1])
+    return size if float(behind) < min(float(here), math.log(size)) - _CLEARLY else None
 
 
 def _log_vocabulary(model: nn.Module) -> float | None:
