@@ -95,7 +95,7 @@ def test_the_large_table():
                 assert show(tests[scheme].adjusted) == cells[head.index("p (Holm)")]
 
 
-@pytest.mark.parametrize("rung", ["ladder-small", "ladder-deep"])
+@pytest.mark.parametrize("rung", ["ladder-small", "ladder-inner", "ladder-deep"])
 def test_the_ladder_says_what_its_runs_say(rung):
     """Gaps, intervals and Holm's p of the stored rows come out again from the runs, and the table prints them."""
     runs = stored(RESULTS / rung / "cells.csv", RunRow)

@@ -274,6 +274,9 @@ CLAIMS = (
             hours=0.4,
         ),
         evidence="inner-placements",
+        note="Each pair with the recipe of the placement's authors. Until 2026-11-18 what stands inside ran without it, and "
+        "Peri-Norm inside seemed to lose by .271; with it, it gains. OLMo 2's placement decides now; its best rates were the "
+        "last ones tried.",
     ),
     Claim(
         "000-20",
