@@ -59,6 +59,7 @@ CLAIMS = (
             )
         ),
         evidence="warmup-map",
+        note="The numbers of 001-05 and 001-11, in a smaller family of tests: there Pre-Norm's half is undecided (p .057).",
     ),
     Claim(
         "004-06",
