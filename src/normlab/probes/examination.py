@@ -18,7 +18,7 @@ from normlab.probes.inputs import batches as parts
 from normlab.probes.inputs.losses import Loss, LossReading, call, pick, token_ids
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.judge.rules import judge
-from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, ModelEvidence
+from normlab.probes.judge.verdicts import LIMITS, ModelEvidence
 from normlab.probes.measure import gradients
 from normlab.probes.measure.derivatives import read_derivatives
 from normlab.probes.measure.gradients import Gradients, suspects
@@ -104,7 +104,7 @@ class Examination:
             for half in (*more, last)
             for verdict in half.verdicts
         ]
-        verdicts.sort(key=lambda verdict: SEVERITIES.index(verdict.severity))
+        verdicts.sort(key=lambda verdict: verdict.severity == "note")  # within a half causes stand first
         return replace(last, verdicts=tuple(verdicts), more=tuple(more))
 
     def _stack(self, name: str, layout: Layout, small: Any) -> Diagnosis:
