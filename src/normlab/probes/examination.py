@@ -18,7 +18,7 @@ from normlab.probes.inputs import batches as parts
 from normlab.probes.inputs.losses import Loss, LossReading, call, pick, token_ids
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.judge.rules import judge
-from normlab.probes.judge.verdicts import LIMITS, ModelEvidence
+from normlab.probes.judge.verdicts import LIMITS, SEVERITIES, ModelEvidence
 from normlab.probes.measure import gradients
 from normlab.probes.measure.derivatives import read_derivatives
 from normlab.probes.measure.gradients import Gradients, suspects
@@ -99,12 +99,13 @@ class Examination:
         *more, last = [self._stack(name, layout, small) for layout in layouts]
         if not more:
             return last
+        halves = sorted((*more, last), key=lambda half: SEVERITIES.index(half.worst or SEVERITIES[-1]))
         verdicts = [
             replace(verdict, title=f"in the {half.stack}, {verdict.title}")
-            for half in (*more, last)
+            for half in halves  # the worse one first; within a half causes stand in front
             for verdict in half.verdicts
         ]
-        verdicts.sort(key=lambda verdict: verdict.severity == "note")  # within a half causes stand first
+        verdicts.sort(key=lambda verdict: verdict.severity == "note")
         return replace(last, verdicts=tuple(verdicts), more=tuple(more))
 
     def _stack(self, name: str, layout: Layout, small: Any) -> Diagnosis:
