@@ -252,14 +252,14 @@ class Examination:
     def _skips(self, layout: Layout, loss: Loss, stream: StreamStatistics, rows: Rows) -> SkipReport | None:
         """Skip layers on several small batches, so that each effect has a standard error.
 
-        Of a large model, layers that half of the batches show to matter are left alone then, and runs of layers are
+        Of a large model, layers that most of the batches show to matter are left alone then, and runs of layers are
         tried only where one layer does not matter. None if the budget ends before two batches are done: one alone has
         no error bar to judge by.
         """
         portions = self._portions(loss)
         candidates = parts.candidate_runs(stream.angular_matrix())
         depth, effects = len(rows), list[SkipEffects]()
-        shared, half = len(layout.layers) == 1 < depth, max(2, len(portions) // 2)
+        shared, half = len(layout.layers) == 1 < depth, max(2, 3 * len(portions) // 4)
         only, runs = None, candidates if self.small else []
         for number, portion in enumerate(portions):
             if number == half and not self.small:
