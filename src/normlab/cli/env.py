@@ -9,7 +9,7 @@ from normlab.cli._options import Json
 # Extra -> the package whose presence tells that it is installed.
 EXTRAS = {
     "report": "plotly", "hf": "transformers", "theory": "scipy", "gguf": "gguf", "ray": "ray", "lightning": "lightning",
-    "images": "PIL",
+    "images": "PIL", "watch": "uvicorn",
 }  # fmt: skip
 
 
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
         import torch
 
         import normlab
+        from normlab.errors import install_command
         from normlab.report import console, print_json
         from normlab.schemes import depth_kernels
         from normlab.training.record import Conditions
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
             **{
                 f"extra {name}": "installed"
                 if importlib.util.find_spec(package)
-                else f"not installed: pip install 'normlab[{name}]'"
+                else f"not installed: {install_command(name)}"
                 for name, package in EXTRAS.items()
             },
         }
