@@ -87,12 +87,15 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
 def need(*modules: str, extra: str, purpose: str) -> None:
     """Say before the work which package it needs. Nothing is imported: that may take seconds."""
     for module in modules:
-        try:
-            spec = importlib.util.find_spec(module)
-        except (ImportError, ValueError):  # the package above it is absent; or it is blocked in sys.modules
-            spec = None
-        if spec is None:
-            raise _missing(module, extra, purpose) from None
+        if not is_installed(module):
+            raise _missing(module, extra, purpose)
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # the package above it is absent; or it is half imported
+        return False
 
 
 def _missing(module: str, extra: str, purpose: str, error: str = "") -> MissingDependencyError:
