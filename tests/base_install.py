@@ -3,7 +3,6 @@
 import json
 import shlex
 
-BASE = ("torch", "numpy", "pydantic", "pyyaml", "typer", "rich", "safetensors", "typing-extensions")
 EXTRA = (
     "plotly", "jinja2", "transformers", "tokenizers", "huggingface_hub", "scipy", "gguf", "ray", "PIL", "starlette",
     "uvicorn",
