@@ -25,6 +25,7 @@ class StoredCard:
     citation: str
     growth: str
     init: str
+    own_start: str
     extra_parameters: str
     branch_parameters: str
     traffic: str

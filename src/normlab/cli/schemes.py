@@ -67,4 +67,4 @@ def _lines(value: object) -> list[str]:
         return [f"{key}: {text}" for key, text in value.items()] or ["-"]
     if isinstance(value, list):
         return value or ["-"]
-    return [str(value) if value is not None else "-"]
+    return [str(value) if value not in (None, "") else "-"]

@@ -79,7 +79,8 @@ class TransformerConfig(Config):
     tie_embeddings: bool = True
     start: Start = Field(
         "fair",
-        description="fair: one rule for all schemes, every matrix N(0, 1/inputs); authors: as the scheme's authors begin",
+        description="fair: one rule for all schemes, every matrix N(0, 1/inputs); authors: as the scheme's authors begin; "
+        "plain, gpt2, xavier: a recipe by its name",
     )
     start_factor: float = Field(1.0, gt=0, description="on every matrix of a branch at the fair start")
     init_std: float | None = Field(
@@ -112,8 +113,8 @@ class TransformerConfig(Config):
             raise ValueError(
                 f"bias: {self.scheme.name} keeps its weights on the sphere and has no biases; leave it out"
             )
-        if self.start == "authors" and self.start_factor != 1.0:
-            raise ValueError("start_factor: the start 'authors' has none; set init_std, or take start: fair")
+        if self.start != "fair" and self.start_factor != 1.0:
+            raise ValueError(f"start_factor: the start {self.start!r} has none; set init_std, or take start: fair")
         self.scheme.check(self.sites())
         return self
 
