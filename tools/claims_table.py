@@ -42,7 +42,7 @@ def text(book: Book) -> str:
     for seed in sorted({entry.claim.seed for entry in book.entries}):
         part = book.of_seed(seed)
         parts.append(f"### {seed}: {TITLES[seed]}\n\n{part.answer}")
-        head = "| claim | statement | verdict | the least certain number | what is lacking, or limits |\n|---|---|---|---|---|"
+        head = "| claim | statement | verdict | the least certain number | what is lacking; limits |\n|---|---|---|---|---|"
         parts.append("\n".join([head, *(row(entry) for entry in part.entries)]))
     return "\n\n".join([*parts, corrections(book), END])
 

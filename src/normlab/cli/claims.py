@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
         seed: Seed = None,
         json: Json = False,
     ) -> None:
-        """Every claim with its criterion, its number and its verdict; `show ID` tells all of one, `run ID` measures it again."""
+        """Every claim with its criterion, number and verdict; `show ID` prints one whole, `run ID` measures it again."""
         if context.invoked_subcommand is not None:
             return
         from normlab.experiments.claims.book import claims as read

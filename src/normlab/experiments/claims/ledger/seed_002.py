@@ -389,7 +389,8 @@ CLAIMS = (
             decides="A criterion about the source's sentence, fixed before new random seeds: which norms, and how much is "
             "similar.",
         ),
-        note="DyT, an elementwise tanh that divides by no size, is the one that is worse. TOUCHED AFTER NUMBERS WERE SEEN (2026-11-18): learned means 0.25, as in 002-02; a uniform guess had "
+        note="DyT, an elementwise tanh that divides by no size, is the one that is worse. TOUCHED AFTER "
+        "NUMBERS WERE SEEN (2026-11-18): learned means 0.25, as in 002-02; a uniform guess had "
         "passed.",
     ),
     Claim(

@@ -222,9 +222,9 @@ CLAIMS = (
             statement="The curse of depth (deep layers that do little) has its root in Post-Norm.",
             why="The number is how much a branch adds at the start. The source says that tokens cluster until they cease to "
             "move apart; a large branch that is the same for all tokens is that collapse, not its absence.",
-            stands="The last of 96 layers adds 8 times as much in Post-Norm as in Pre-Norm (random networks, n = 10). The mean "
-            "cosine between tokens behind layers 6, 12 and 24 is 0.90, 0.998, 1.000 in Post-Norm and 0.55, 0.75, 0.86 in "
-            "Pre-Norm (same setting, own measurement of 2026-11-19, not stored): at the start tokens do cluster there.",
+            stands="The last of 96 layers adds 8 times as much in Post-Norm as in Pre-Norm (random networks, n = 10). "
+            "The mean cosine between tokens behind layers 6, 12 and 24 is 0.90, 0.998, 1.000 in Post-Norm and 0.55, 0.75, "
+            "0.86 in Pre-Norm (same setting, own measurement of 2026-11-19, not stored): tokens do cluster there.",
             decides="The mean cosine between tokens by layer, and how much a deep layer moves tokens apart, as stored "
             "evidence with a limit fixed first: at the start and in trained models.",
         ),

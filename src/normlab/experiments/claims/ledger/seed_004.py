@@ -119,8 +119,8 @@ CLAIMS = (
             printed="confirmed, -0.121 (-0.155 to -0.0872, n = 5)",
             why="Initialisation, not placement. At width 32 Pre-Norm's matrices start at GPT-2's absolute 0.02, a ninth of "
             "d^-1/2, and its embedding at 0.02; Peri-Norm's embedding at 0.96, and its output matrices 3.5 times larger.",
-            stands="With d^-1/2 and Peri-Norm's embedding, at one untuned rate, Pre-Norm gains 0.131 (0.101 to 0.160, n = 5), and "
-            "peri_norm as printed ends 0.012 (-0.003 to 0.026, n = 5) above it. At one start for both peri_norm minus "
+            stands="With d^-1/2 and Peri-Norm's embedding, at an untuned rate, Pre-Norm gains 0.131 (0.101 to 0.160, n = 5), "
+            "and peri_norm as printed ends 0.012 (-0.003 to 0.026, n = 5) above it. At one start for both peri_norm minus "
             "pre_norm is -0.004 and -0.003 (n = 2; own measurements of 2026-11-19, not stored). No effect of the "
             "placement is visible in models of 84,000 parameters.",
             decides="Both schemes with one start that follows the width, rates inside the grid, at 10 M parameters or more, "
