@@ -86,6 +86,7 @@ CLAIMS = (
             (Inside("learns at some rate", low=0.5, arm="post_norm", at=24),),
         ),
         evidence="rates-by-depth",
+        limit="at 24 layers Post-Norm learned at no rate that was tried, and its lowest one stands in",
         note="Where Post-Norm learns at no rate its lowest one stands in: a lower bound. TOUCHED AFTER NUMBERS WERE SEEN "
         "(2026-11-18): 600 steps had no number, 1,000 have this bound in every seed; what has learned nothing decides "
         "nothing, so that Post-Norm must learn at some rate was added.",
