@@ -66,7 +66,7 @@ def test_pages_of_the_site_too():
 @pytest.mark.parametrize(
     "sentence",
     [
-        "these end lower than tuned Pre-Norm:\n\n- `peri_norm` -0.119 (-0.147 to -0.091) nats\n- `siamese_norm` is 0.098 below",
+        "these end lower than tuned Pre-Norm:\n\n- `peri_norm` -0.119 (-0.147 to -0.091) nats\n- `siamese_norm` 0.098 below",
         "siamese_norm is better than pre_norm at 12 layers, -0.091 (-0.110 to -0.073) nats.",
         "Peri-Norm ends 0.119 below Pre-Norm (n = 5).",
         "Peri-Norm ends 0.119 below Pre-Norm (small trained models).",

@@ -101,7 +101,8 @@ def other_optimizer(found: SettingResult, first: SettingResult) -> list[str]:
     rows = {row.scheme: row for row in first.schemes}
     said = [f"`{row.scheme}` {gap(row, rows[row.scheme])}" for row in found.schemes if row.scheme in rows]
     return [
-        f"{found.setting.optimizer} minus {first.setting.optimizer}, each at its best rate: {'; '.join(said)} nats ({ladder.KIND}).",
+        f"{found.setting.optimizer} minus {first.setting.optimizer}, each at its best rate: {'; '.join(said)} nats "
+        f"({ladder.KIND}).",
         "",
     ]
 
@@ -112,7 +113,8 @@ def control(found: SettingResult, first: SettingResult) -> list[str]:
     rows = {row.scheme: row for row in first.schemes}
     said = [f"`{own.scheme}` minus `{first.baseline}` {gap(own, rows[first.baseline])}"]
     return [
-        f"A control that was added after the others were seen, at its own best rate ({own.lr:g}): {'; '.join(said)} nats ({ladder.KIND}).",
+        f"A control that was added after the others were seen, at its own best rate ({own.lr:g}): {'; '.join(said)} nats "
+        f"({ladder.KIND}).",
         "",
     ]
 

@@ -33,8 +33,8 @@ FAMILIES = {
 }
 # Claims that hold, in words for a reader with a minute; {0} is the number with its interval, {1} the evidence's kind and n.
 FINDINGS = {
-    "001-17": "**Dilution depends on the start.** With branches of unit size the last of 96 fresh Pre-Norm layers adds {0} of "
-    "the stream (claim 001-17, {1}). With GPT-2's initialisation the first and the last add 0.09 alike",
+    "001-17": "**Starts matter.** With branches of unit size the last of 96 Pre-Norm layers adds {0} "
+    "of the stream (claim 001-17, {1}). With GPT-2's initialisation the first and the last add 0.09 alike",
     "002-01": "**Attention averages.** What one token adds to the answer falls with the length s like 1/s to the power {0} "
     "(claim 002-01, {1})",
 }

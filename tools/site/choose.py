@@ -1,6 +1,6 @@
 """The decision guide: a template whose claims and numbers are filled in from the ledger and the stored ladder.
 
-`{claims:ID,ID}` becomes lists: what holds, what does not, what is not settled, and numbers that carry no verdict. So the guide
+`{claims:ID,ID}` becomes lists: what holds, what does not, what is not settled, and numbers without a verdict. So the guide
 cannot say more than the ledger does, whatever a new measurement turns up.
 """
 

@@ -1,6 +1,6 @@
 """The ladder in sentences: what training for ten tokens a parameter says, from docs/results/ladder-small/rows.json.
 
-No order of schemes is printed. In the stored sweeps each scheme has its authors' start at width 32, and a start moves the loss
+No order of schemes is printed. In the stored sweeps each scheme has its authors' start at width 32; a start moves the loss
 more than a placement does; differences are grouped by what stands in the way of comparing.
 """
 
@@ -21,8 +21,8 @@ SAME_START = {"block_attn_res", "dense_former"}
 HEADLINE = ("peri_norm", "siamese_norm")  # what the README said to be lower than tuned Pre-Norm
 FAIR_GAIN = "0.131 nats (0.101 to 0.160, n = 5)"  # claim 004-09 says how it was measured
 FAIR_DIFFERENCES = (
-    "With one start for both arms that follows the width, at one rate, `peri_norm` minus `pre_norm` is -0.004 and -0.003, and "
-    "`block_attn_res` minus `pre_norm` +0.001 and -0.001 nats (n = 2, small trained models, own measurements of 2026-11-19 "
+    "With one start for both arms that follows the width, and one rate, `peri_norm` minus `pre_norm` is -0.004 and -0.003, "
+    "and `block_attn_res` minus `pre_norm` +0.001 and -0.001 nats (n = 2, small trained models, own measurements of 2026-11-19 "
     "that are not stored)."
 )
 
@@ -92,7 +92,7 @@ class Ladder:
         first, second = (self[name] for name in HEADLINE)
         return (
             f"Until 2026-11-19 this page said that `{first.scheme}` ends {-first.gap:.3f} nats below tuned Pre-Norm and "
-            f"`{second.scheme}` {-second.gap:.3f} ({KIND}, n = {self.seeds}). That was our initialisation, and is taken back: "
+            f"`{second.scheme}` {-second.gap:.3f} ({KIND}, n = {self.seeds}). That was our initialisation and is taken back: "
             f"with a start in proportion to the width Pre-Norm gains {FAIR_GAIN}."
         )
 

@@ -68,7 +68,7 @@ CLAIMS = (
         PAPER,
         _precise(_sharper("post_norm", NOTHING, 15), "post_norm", NOTHING),
         evidence="set-complement-arms",
-        limit="no reason to take Post-Norm: the ordinary pre_norm has its final norm behind attention and ends at 0.534 there, "
+        limit="no reason to take Post-Norm: the ordinary pre_norm has its final norm behind attention and ends at 0.534, "
         "post_norm at 0.734; one rate (0.003) for all",
         note="Against an arm without any norm behind attention: the ordinary pre_norm has its final norm there. A second "
         'part of the first draft, "and equal at the training length", was dropped after the run: post_norm is behind '
