@@ -85,6 +85,7 @@ def test_withdrawn_and_limited_claims_stand_without_a_verdict():
     assert "Limit: without warm-up" in limited
     assert "000-22" in withdrawn
     assert not re.search("confirmed|refuted|undecided", limited + withdrawn)
+    assert ledger.linked("x (claim 002-13), y (claim 001-12)").count("confirmed") == 0
 
 
 def test_the_guide_in_the_repository_is_the_same():

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from tools.site import ladder
-from tools.site.ledger import _plain, book, measured, outcome
+from tools.site.ledger import _plain, book, standing
 
 from normlab.experiments.claims.book import Entry
 
@@ -53,9 +53,4 @@ def _groups(ids: list[str]) -> str:
 
 def _line(entry: Entry) -> str:
     claim = entry.claim
-    said = outcome(entry)
-    if claim.withdrawn:
-        said = measured(entry)
-    elif claim.limit:
-        said = f"{measured(entry)}. Limit: {_plain(claim.limit)}."
-    return f"- {_plain(claim.statement)} [{claim.id}](claims/{claim.seed}.md#{claim.id}): {said}"
+    return f"- {_plain(claim.statement)} [{claim.id}](claims/{claim.seed}.md#{claim.id}): {standing(entry)}"

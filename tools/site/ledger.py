@@ -25,11 +25,12 @@ def book() -> Book:
 
 
 def linked(text: str, *, up: str = "") -> str:
-    """`claim 002-02` becomes a link to it, with its verdict."""
+    """`claim 002-02` becomes a link to it, with its verdict; one that was corrected, or has a limit, says that instead."""
 
     def replaced(found: re.Match[str]) -> str:
         entry = book()[found[1]]
-        return f"[{found[1]}]({up}claims/{entry.claim.seed}.md#{found[1]}), {entry.decision.verdict}"
+        word = "corrected" if entry.claim.corrected else "with a limit" if entry.claim.limit else entry.decision.verdict
+        return f"[{found[1]}]({up}claims/{entry.claim.seed}.md#{found[1]}), {word}"
 
     return re.sub(r"\bclaim (\d{3}-\d{2}[a-z]?)\b", replaced, text)
 
@@ -49,6 +50,13 @@ def measured(entry: Entry) -> str:
     if lead is None or evidence is None:
         raise ValueError(f"{entry.claim.id} has no number")
     return f"{lead.number}, n = {len(evidence.seeds)}, {entry.kind}"
+
+
+def standing(entry: Entry) -> str:
+    """What a reader who chooses is told of it: no verdict where it was withdrawn, or where its number has a limit."""
+    if entry.claim.limit:
+        return f"{measured(entry)}. Limit: {_plain(entry.claim.limit)}."
+    return f"no verdict, {measured(entry)}" if entry.claim.withdrawn else outcome(entry)
 
 
 def about(scheme: str) -> list[Entry]:

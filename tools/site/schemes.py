@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tools.site.drawing import Line, Panel, picture
-from tools.site.ledger import about, outcome
+from tools.site.ledger import about, standing
 
 from normlab.cards import StoredCard, stored_cards
 from normlab.experiments.atlas.measure import AtlasEntry, measure
@@ -114,7 +114,7 @@ def draw(entry: AtlasEntry) -> str:
 def _measured(name: str) -> str:
     """The claims that name it; those of today's numbers that choose nothing have no place on a scheme's page."""
     lines = [
-        f"- [{e.claim.id}](../claims/{e.claim.seed}.md#{e.claim.id}) {_plain(e.claim.statement)} *{outcome(e)}*"
+        f"- [{e.claim.id}](../claims/{e.claim.seed}.md#{e.claim.id}) {_plain(e.claim.statement)} *{standing(e)}*"
         for e in about(name)
     ]
     if not lines:
