@@ -11,7 +11,7 @@ from normlab.experiments.claims.bench import Kind
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/choose.md", "docs/results/README.md", "docs/compare.md", "docs/site/index.md")
-SCHEME = re.compile(r"\b(\w+_norm|\w*attn_res|dense_former|\w+[Nn]orm|(?i:pre|post|peri)-norm|AttnRes)\b")
+SCHEME = re.compile(r"\b(\w+_norm|\w*attn_res|dense_former|\w+[Nn]orm|(?i:(?:pre|post|peri)-norm)|AttnRes)\b")
 ORDER = re.compile(
     r"\b(lower|higher|below|above|better|best|worse|behind|ahead|beats?|minus|against|gains?|costs?|lowest|highest)\b"
 )
