@@ -53,7 +53,7 @@ class _Cell:
 
 @dataclass
 class RayExecutor:
-    """`address`: auto, host:port or ray://host:port of a running cluster; None starts one on this machine.
+    """`address`: auto or host:port of a running cluster; None starts one on this machine.
 
     A run that has begun and leaves no sign of progress for `silence` seconds is taken to hang: its worker is ended, and the
     run retried. One that still waits for room in the cluster does not hang.
