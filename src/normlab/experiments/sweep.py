@@ -93,6 +93,12 @@ class Sweep:
                 f"{str(self.folder)!r} holds another sweep, of the kind {there.kind!r}; give another --out"
             )
         was, now = _known(there, type(request)), request.to_dict()
+        if was.get("start") != now.get("start"):
+            raise ConfigError(
+                f"the runs in {str(self.folder)!r} have the start {was.get('start')!r}, and new ones have {now['start']!r}: "
+                "losses of different initialisations are not compared. `normlab report` still reads that folder; give "
+                "another --out for a new comparison"
+            )
         changed = [
             key for key in was if was[key] != now[key] and not (key in request.grows and _covers(now[key], was[key]))
         ]
@@ -203,7 +209,7 @@ def read_request(folder: str | Path, kind: type[AnyRequest]) -> AnyRequest:
     there = read_sweep(folder)
     plugins.remember(there.external)
     with plugins.records():
-        return kind.from_dict(there.request)
+        return kind.stored(there.request)
 
 
 def remember_origins(folder: str | Path) -> None:
@@ -263,8 +269,8 @@ def _say_how(jobs: Sequence[Job]) -> None:
 def _known(there: SweepFile, kind: type[Request]) -> dict[str, object]:
     """What was asked then, in today's words. What an older version did not ask about cannot have changed."""
     with plugins.records():
-        whole = kind.from_dict(there.request).to_dict()
-    return {key: value for key, value in whole.items() if key in there.request}
+        whole = kind.stored(there.request).to_dict()
+    return {key: value for key, value in whole.items() if key in there.request or key == "start"}
 
 
 def _recorded(request: Request) -> dict[str, dict[str, str]]:
