@@ -16,8 +16,10 @@ from normlab.cli import run
 from normlab.experiments.runs.folder import prepare, read_summary
 from normlab.store import Heartbeat, locked
 from tests.experiments.tiny import alone, tiny
+from tests.own_schemes import MODULE
 
 ray = pytest.importorskip("ray", reason="ray is an extra", exc_type=ImportError)
+pytestmark = pytest.mark.slow
 SOURCES = os.pathsep.join(p for p in sys.path if p)
 
 
@@ -99,7 +101,6 @@ def driver(cluster, folder):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
 
-@pytest.mark.slow
 def test_same_losses_on_two_nodes(cluster, tmp_path):
     configs = {f"s{seed}": tiny(seed=seed) for seed in range(4)}
     here = {name: alone(prepare(tmp_path / "here" / name, c)).loss for name, c in configs.items()}
@@ -110,7 +111,6 @@ def test_same_losses_on_two_nodes(cluster, tmp_path):
     assert {name: read_summary(tmp_path / "ray" / name)["validation"] for name in here} == here
 
 
-@pytest.mark.slow
 def test_killed_ray_worker_and_killed_driver(cluster, tmp_path):
     configs = {f"s{seed}": tiny(seed=seed, steps=400, train={"checkpoint_every": 10}) for seed in range(3)}
     for name, config in configs.items():
@@ -154,7 +154,6 @@ def test_an_address_that_does_not_answer(address, sentence, tmp_path, capsys):
     assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == "[]"
 
 
-@pytest.mark.slow
 def test_the_command_gives_the_same_comparison_on_ray(cluster, tmp_path):
     address, environment = cluster
     request = ["compare", "--schemes", "pre_norm,post_norm", "--depth", "2", "--dim", "16", "--heads", "2", "--json",
@@ -169,6 +168,47 @@ def test_the_command_gives_the_same_comparison_on_ray(cluster, tmp_path):
         assert (tmp_path / name / "report.html").exists()
     assert len(found["local"]) >= 8
     assert found["ray"] == found["local"]
+
+
+OWN = """
+import shutil, sys
+from pathlib import Path
+from normlab.experiments.executors.ray import RayExecutor
+from normlab.experiments.runs.folder import prepare
+from normlab.plugins import import_modules
+from tests.experiments.tiny import tiny
+
+address, folder, module = sys.argv[1:]
+imports = import_modules([module])
+prepare(Path(folder), tiny("own_norm"))
+with RayExecutor(address=address, imports=imports) as cells:
+    shutil.rmtree(Path(module).parent)  # as on a node that has never had it
+    for outcome in cells.run([Path(folder)]):
+        print(outcome.folder.name, outcome.error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("form", ["file", "package"])
+def test_a_scheme_of_ones_own_travels_to_the_nodes(form, cluster, tmp_path):
+    """Its losses are those of the scheme that it is a copy of; the configuration alone brings nothing along."""
+    address, environment = cluster
+    place = tmp_path / "source"
+    module = place / "own_module.py" if form == "file" else place / "own_package" / "__init__.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(MODULE)
+    written = str(module) if form == "file" else "own_package"
+    command = [sys.executable, "-c", OWN if form == "file" else OWN.replace("Path(module).parent", repr(str(place)))]
+    command += [address, str(tmp_path / "own"), written]
+    environment = {**environment, "PYTHONPATH": os.pathsep.join([str(place), SOURCES])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout.strip() == "own None", done.stdout + done.stderr
+    plain = alone(prepare(tmp_path / "plain", tiny()))
+    assert read_summary(tmp_path / "own")["validation"] == plain.loss
+    (tmp_path / "own" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "own" / "checkpoint")
+    said, _ = driver(cluster, tmp_path).communicate(timeout=240)
+    assert f"own {str(tmp_path / 'own' / 'config.yaml')!r} is not a run that" in said
+    assert f"it comes from the module {written!r}; give --import {written}" in said
 
 
 LISTENING = """
@@ -224,7 +264,6 @@ with RayExecutor(address=sys.argv[1], retries=1, silence=float(sys.argv[3]), wor
 """
 
 
-@pytest.mark.slow
 def test_a_run_that_hangs_is_ended_retried_and_recorded(cluster, tmp_path):
     """Somebody else holds its lock for good: the worker waits, and nothing happens. The run beside it is not touched."""
     address, environment = cluster
