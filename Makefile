@@ -16,15 +16,11 @@ help:
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
 BENCH  := .venv/.bench-$(TORCH)
-RAY    := .venv/.ray-$(TORCH)
 
 $(DEV): pyproject.toml constraints.txt tools/setup.sh
 	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" dev
 $(BENCH): $(DEV)
 	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" bench
-
-$(RAY): $(DEV)
-	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" ray
 
 demo: $(DEV)
 	@$(BIN)/normlab demo --out runs/demo
@@ -38,8 +34,7 @@ test-cpus: $(DEV)
 	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) test
 	$(MAKE) test
 
-# With Ray, whose tests are skipped where it is missing.
-test-slow: $(DEV) $(RAY)
+test-slow: $(DEV)
 	$(BIN)/python -m pytest -q -m slow
 
 # Line coverage of the suite, room by room; what runs in processes of its own (workers, torchrun) does not count.

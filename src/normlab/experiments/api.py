@@ -56,7 +56,7 @@ def lengthgen(
 
 
 def _carry_out(kind: type[Request], values: dict[str, Any], place: Place, imports: Sequence[str]) -> Result:
-    where = replace(place, imports=(*place.imports, *imports))
+    where = replace(place, out=Path(place.out), imports=(*place.imports, *imports))
     import_modules(where.imports)
     remember_origins(where.out)
     request = kind(**values)

@@ -19,7 +19,6 @@ from tests.experiments.tiny import alone, tiny
 from tests.own_schemes import MODULE
 
 ray = pytest.importorskip("ray", reason="ray is an extra", exc_type=ImportError)
-pytestmark = pytest.mark.slow
 SOURCES = os.pathsep.join(p for p in sys.path if p)
 
 
@@ -101,6 +100,7 @@ def driver(cluster, folder):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_same_losses_on_two_nodes(cluster, tmp_path):
     configs = {f"s{seed}": tiny(seed=seed) for seed in range(4)}
     here = {name: alone(prepare(tmp_path / "here" / name, c)).loss for name, c in configs.items()}
@@ -111,6 +111,7 @@ def test_same_losses_on_two_nodes(cluster, tmp_path):
     assert {name: read_summary(tmp_path / "ray" / name)["validation"] for name in here} == here
 
 
+@pytest.mark.slow
 def test_killed_ray_worker_and_killed_driver(cluster, tmp_path):
     configs = {f"s{seed}": tiny(seed=seed, steps=400, train={"checkpoint_every": 10}) for seed in range(3)}
     for name, config in configs.items():
@@ -154,6 +155,7 @@ def test_an_address_that_does_not_answer(address, sentence, tmp_path, capsys):
     assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == "[]"
 
 
+@pytest.mark.slow
 def test_the_command_gives_the_same_comparison_on_ray(cluster, tmp_path):
     address, environment = cluster
     request = ["compare", "--schemes", "pre_norm,post_norm", "--depth", "2", "--dim", "16", "--heads", "2", "--json",
@@ -188,6 +190,7 @@ with RayExecutor(address=address, imports=imports) as cells:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["file", "package"])
 def test_a_scheme_of_ones_own_travels_to_the_nodes(form, cluster, tmp_path):
     """Its losses are those of the scheme that it is a copy of; the configuration alone brings nothing along."""
@@ -264,6 +267,7 @@ with RayExecutor(address=sys.argv[1], retries=1, silence=float(sys.argv[3]), wor
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_hangs_is_ended_retried_and_recorded(cluster, tmp_path):
     """Somebody else holds its lock for good: the worker waits, and nothing happens. The run beside it is not touched."""
     address, environment = cluster

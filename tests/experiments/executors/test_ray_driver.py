@@ -31,10 +31,10 @@ class FakeRay:
     exceptions = SimpleNamespace(RayError=RayError, RuntimeEnvSetupError=RayError)
 
     def __init__(self, answer=None, cores=1.0):
-        self.answer, self.cores, self.waits, self.started = answer, cores, 0, {}
+        self.answer, self.cores, self.waits = answer, cores, 0
 
-    def init(self, **options):
-        self.started = options
+    def init(self, **_):
+        pass
 
     def shutdown(self):
         pass
@@ -46,7 +46,7 @@ class FakeRay:
         return [{"Alive": True, "Resources": {"CPU": self.cores}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
 
     def remote(self, _):
-        task = SimpleNamespace(remote=lambda *arguments: arguments)
+        task = SimpleNamespace(remote=lambda folder, *_: folder)
         return SimpleNamespace(options=lambda **_: task)
 
     def wait(self, references, **_):
