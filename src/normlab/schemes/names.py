@@ -189,8 +189,10 @@ def _lookup(name: str) -> type[SchemeConfig]:
     """As the registry does, but a family or `all` where one scheme is meant gets its own sentence."""
     group = _group(name)
     if group is None:
+        if canonical(name) in SCHEMES or plugins.recorded(canonical(name)):
+            return lookup(name)
         groups = [ALL, *families()]
-        if plugins.recorded(canonical(name)) or nearest(name, [*groups, *SCHEMES]) not in groups:
+        if nearest(name, [*groups, *SCHEMES]) not in groups:
             return lookup(name)
         raise ConfigError(
             f"unknown scheme {name!r}; did you mean the family {nearest(name, groups)!r}? (valid: {len(SCHEMES)} names, "
