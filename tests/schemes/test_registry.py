@@ -68,6 +68,7 @@ def test_a_record_of_a_scheme_that_is_not_here_can_be_named_and_not_built():
     with records():
         lost = from_record(record)
         assert label(parse_scheme("lost_norm(keep=0.5)")) == label(lost) == "lost_norm(keep=0.5)"
+        assert not hasattr(lost, "keep")
         assert nl.TransformerConfig(vocab_size=5, dim=4, depth=1, heads=1, scheme=lost).to_dict()["scheme"] == record
         with pytest.raises(ConfigError, match="did you mean"):
             parse_scheme("block_attn_res(block=4)")

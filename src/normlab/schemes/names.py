@@ -21,10 +21,9 @@ from normlab.config import load_yaml
 from normlab.errors import ConfigError, canonical, nearest
 from normlab.plugins import Origin
 from normlab.schemes.base import SchemeConfig
-from normlab.schemes.registry import SCHEMES, UnknownScheme, families, lookup, origin_of, unknown_scheme
+from normlab.schemes.registry import EXTERNAL, SCHEMES, UnknownScheme, families, lookup, origin_of, unknown_scheme
 
 ALL = "all"
-EXTERNAL = "external"  # in a record: where a scheme comes from that is not built in, and its label
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
@@ -56,7 +55,7 @@ def parse_scheme(text: str | SchemeConfig) -> SchemeConfig:
     if isinstance(text, SchemeConfig):
         return text
     if plugins.lenient() and canonical(name := _match(text)[1]) not in SCHEMES and _group(name) is None:
-        return UnknownScheme.from_dict({"name": canonical(name), EXTERNAL: {"label": text.strip()}})
+        return _unknown({"name": canonical(name), EXTERNAL: {"label": text.strip()}})
     config, options = _read(text)
     try:
         return config.from_dict({"name": config.model_fields["name"].default, **options})
@@ -97,6 +96,8 @@ def label(scheme: SchemeConfig) -> str:
 
 def to_record(scheme: SchemeConfig) -> dict[str, Any]:
     """As files hold it. The module of one that is not built in is there for error messages: nobody imports it from here."""
+    if isinstance(scheme, UnknownScheme):
+        return dict(scheme.record)
     values, origin = scheme.to_dict(), origin_of(type(scheme))
     return values if origin is None else {**values, EXTERNAL: {**origin.to_dict(), "label": label(scheme)}}
 
@@ -113,9 +114,13 @@ def from_record(values: Mapping[str, Any]) -> SchemeConfig:
         config = lookup(name)
         return config.from_dict({"name": config.model_fields["name"].default, **options})
     if plugins.lenient():
-        return UnknownScheme.from_dict({**values, "name": canonical(name)})
+        return _unknown(values)
     origin = Origin.from_record(values.get(EXTERNAL)) or plugins.recorded(canonical(name))
     raise ConfigError(unknown_scheme(name, origin))
+
+
+def _unknown(record: Mapping[str, Any]) -> UnknownScheme:
+    return UnknownScheme.from_dict({"name": canonical(record["name"]), "record": dict(record)})
 
 
 def split(text: str) -> Iterator[str]:

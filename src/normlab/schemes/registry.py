@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import ClassVar, NoReturn
 
-from pydantic import ConfigDict
+from pydantic import JsonValue
 
 from normlab import plugins
 from normlab.errors import ConfigError, canonical, unknown
@@ -118,17 +118,23 @@ def origins(names: Sequence[str]) -> dict[str, Origin]:
     return {name: origin for name, origin in known.items() if origin is not None}
 
 
-class UnknownScheme(SchemeConfig):
-    """A scheme as a run on disk records it, where its code is not loaded: it has a label and options, and no equation."""
+EXTERNAL = "external"  # in a record: where a scheme comes from that is not built in, and its label
 
-    model_config = ConfigDict(extra="allow")
+
+class UnknownScheme(SchemeConfig):
+    """A scheme as a run on disk records it, where its code is not loaded: it has a label and options, and no equation.
+
+    The options stay in the record: an attribute would be taken for something that schemes have.
+    """
+
     card: ClassVar[Card] = Card(family="not loaded", equation="not loaded", citation="", growth="")
+    record: dict[str, JsonValue]
 
     @property
     def external(self) -> Mapping[str, object]:
         """What the record says of it: its module or package, and its label."""
-        record = (self.model_extra or {}).get("external")
-        return record if isinstance(record, dict) else {}
+        found = self.record.get(EXTERNAL)
+        return found if isinstance(found, dict) else {}
 
     @property
     def label(self) -> str:
