@@ -41,7 +41,7 @@ import normlab as nl
 from normlab.experiments.protocol import Place
 if sys.argv[1] == "registered":
     import own_module
-imports = ["own_module"] if sys.argv[1] == "named" else []
+imports = "own_module" if sys.argv[1] == "named" else []
 try:
     found = nl.compare(schemes=["pre_norm", "own_norm"], imports=imports, place=Place("out", workers=1, quiet=True), **%r)
 except nl.NormlabError as error:

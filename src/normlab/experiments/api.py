@@ -29,7 +29,7 @@ from normlab.results import Result
 
 
 def compare(
-    *, out: str | Path = "runs/compare", place: Place | None = None, imports: Sequence[str] = (), **request: Any
+    *, out: str | Path = "runs/compare", place: Place | None = None, imports: str | Sequence[str] = (), **request: Any
 ) -> Comparison:
     """Train every scheme at its own best learning rate, over seeds. `place` says on what; options: `CompareRequest`."""
     found = _carry_out(CompareRequest, request, place or Place(Path(out), quiet=True), imports)
@@ -38,7 +38,7 @@ def compare(
 
 
 def stability(
-    *, out: str | Path = "runs/stability", place: Place | None = None, imports: Sequence[str] = (), **request: Any
+    *, out: str | Path = "runs/stability", place: Place | None = None, imports: str | Sequence[str] = (), **request: Any
 ) -> StabilityMap:
     """How high the learning rate may go, for each warm-up, scheme and depth. Options: `StabilityRequest`."""
     found = _carry_out(StabilityRequest, request, place or Place(Path(out), quiet=True), imports)
@@ -47,7 +47,7 @@ def stability(
 
 
 def lengthgen(
-    *, out: str | Path = "runs/lengthgen", place: Place | None = None, imports: Sequence[str] = (), **request: Any
+    *, out: str | Path = "runs/lengthgen", place: Place | None = None, imports: str | Sequence[str] = (), **request: Any
 ) -> LengthGeneralization:
     """Train on short inputs, score on long ones. Options: `LengthgenRequest`."""
     found = _carry_out(LengthgenRequest, request, place or Place(Path(out), quiet=True), imports)
@@ -55,8 +55,9 @@ def lengthgen(
     return found
 
 
-def _carry_out(kind: type[Request], values: dict[str, Any], place: Place, imports: Sequence[str]) -> Result:
-    where = replace(place, out=Path(place.out), imports=(*place.imports, *imports))
+def _carry_out(kind: type[Request], values: dict[str, Any], place: Place, imports: str | Sequence[str]) -> Result:
+    named = [imports] if isinstance(imports, str) else imports
+    where = replace(place, out=Path(place.out), imports=(*place.imports, *named))
     import_modules(where.imports)
     remember_origins(where.out)
     request = kind(**values)
