@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 from typing_extensions import Self
 
 from normlab.config import Config
-from normlab.errors import ConfigError
-from normlab.schemes import SCHEMES, Frame, SchemeConfig, Site, lookup, make_sites, parse_scheme, scheme
+from normlab.schemes import SCHEMES, Frame, SchemeConfig, Site, make_sites, parse_scheme
+from normlab.schemes.names import from_record, to_record
 from normlab.schemes.start import AUTHORS_STD, Start
 
 
@@ -17,15 +17,7 @@ def _to_scheme(value: object) -> object:
     """A name, with options or without, a mapping with a name, or a scheme config."""
     if isinstance(value, str):
         return parse_scheme(value)
-    if isinstance(value, dict):
-        options = dict(value)
-        name = options.pop("name", None)
-        if not isinstance(name, str):
-            raise ConfigError("a scheme section needs a `name`, for example {name: pre_norm}")
-        if "(" in name:  # `scheme=block_attn_res(blocks=2)` and then `scheme.heads=2`
-            return scheme(name, **options)
-        return lookup(name).from_dict({"name": lookup(name).model_fields["name"].default, **options})
-    return value
+    return from_record(value) if isinstance(value, dict) else value
 
 
 class _SchemeSchema:
@@ -39,7 +31,9 @@ class _SchemeSchema:
         return {"anyOf": [names, written, *options], "default": "pre_norm"}
 
 
-AnyScheme = Annotated[SerializeAsAny[SchemeConfig], BeforeValidator(_to_scheme), _SchemeSchema]
+AnyScheme = Annotated[
+    SerializeAsAny[SchemeConfig], BeforeValidator(_to_scheme), PlainSerializer(to_record), _SchemeSchema
+]
 
 
 class TransformerConfig(Config):
