@@ -40,15 +40,15 @@ def place_of(given: Given) -> Place:
     )
 
 
-def deliver(result: Result, out: Path, *, json: bool) -> Path:
+def deliver(result: Result, out: Path, *, json: bool) -> None:
     """Write the report, then say it: to a machine or to a person."""
     from normlab.experiments.protocol import experiment
-    from normlab.report import print_json
+    from normlab.report import print_json, print_page
 
     made_by = experiment(result.kind)
     page = made_by.write(result, out)
     if json:
-        print_json({**result.to_dict(), "report": str(page)})
+        print_json({**result.to_dict(), "report": page})
     else:
-        made_by.show(result, page)
-    return page
+        made_by.show(result)
+        print_page(page)

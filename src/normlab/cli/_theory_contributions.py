@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 def _run(_: typer.Context, given: Given) -> None:
     from normlab.experiments.command import command_line
-    from normlab.report import console, print_json, progress, table
+    from normlab.report import console, print_json, print_page, progress, table, write_page
     from normlab.theory.contributions import ContributionSetting, contributions
 
     request = asked(ContributionsRequest, given)
@@ -60,16 +60,16 @@ def _run(_: typer.Context, given: Given) -> None:
     page = _page(found, setting.init)
     page.heading("How this was made")
     page.code(command_line(request, given.out))
-    written = page.write(given.out / "contributions.html")
+    written = write_page(page, given.out / "contributions.html")
     if given.json:
-        print_json({"setting": setting.to_dict(), "schemes": [f.to_dict() for f in found], "page": str(written)})
+        print_json({"setting": setting.to_dict(), "schemes": [f.to_dict() for f in found], "page": written})
         return
     console().print(
         table(rows(found), title=f"Shares of the stream, {request.depth} layers, {request.init} initialisation")
     )
     for f in found:
         console().print(sentence(f), markup=False)
-    console().print(f"page: {written}", markup=False)
+    print_page(written)
 
 
 def rows(found: Sequence[Contributions]) -> list[dict[str, object]]:

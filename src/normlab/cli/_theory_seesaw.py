@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 def _run(_: typer.Context, given: Given) -> None:
     from normlab.experiments.command import command_line
-    from normlab.report import console, print_json, progress, table
+    from normlab.report import console, print_json, print_page, progress, table, write_page
     from normlab.theory.mean_field import MeanFieldSetting
     from normlab.theory.seesaw import seesaw
 
@@ -60,14 +60,14 @@ def _run(_: typer.Context, given: Given) -> None:
     page = _page(found)
     page.heading("How this was made")
     page.code(command_line(request, given.out))
-    written = page.write(given.out / "seesaw.html")
+    written = write_page(page, given.out / "seesaw.html")
     if given.json:
-        print_json({"schemes": [arm.to_dict() for arm in found], "page": str(written)})
+        print_json({"schemes": [arm.to_dict() for arm in found], "page": written})
         return
     console().print(table(rows(found), title=f"The seesaw, {request.depth} layers at initialisation"))
     for arm in found:
         console().print(arm.sentence, markup=False)
-    console().print(f"page: {written}", markup=False)
+    print_page(written)
 
 
 def rows(found: Sequence[SeesawArm]) -> list[dict[str, object]]:

@@ -34,9 +34,12 @@ def register(app: typer.Typer) -> None:
         """Every claim with its criterion, number and verdict; `show ID` prints one whole, `run ID` measures it again."""
         if context.invoked_subcommand is not None:
             return
+        from normlab.errors import need
         from normlab.experiments.claims.book import claims as read
         from normlab.report import print_json
 
+        if page is not None:
+            need("jinja2", extra="report", purpose="--page")
         book = read(evidence=evidence).of_seed(seed)
         if json:
             print_json(book.to_dict())

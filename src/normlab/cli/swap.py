@@ -57,12 +57,14 @@ def register(app: typer.Typer) -> None:
 
 def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
     from normlab.cli._options import pick_device
+    from normlab.probes.inputs.hub import check_packages
     from normlab.report import print_json
     from normlab.schemes.names import parse_scheme
     from normlab.surgery.classes import register as register_types
     from normlab.surgery.swap import swap
 
     parse_scheme(scheme)  # a misspelt name is said before a model is loaded
+    check_packages(source)
     register_types()
     device, out = pick_device(given.device), apart(source, given.out)
     loaded, batches = opened(

@@ -114,10 +114,12 @@ def _continue(source: Path, overrides: list[str], out: Path, *, device: str, jso
 
     from normlab.cli.swap import apart, opened, write_model
     from normlab.errors import InputError
+    from normlab.probes.inputs.hub import check_packages
     from normlab.report import print_json
     from normlab.surgery.classes import register as register_types
     from normlab.surgery.heal import Continue, continue_training
 
+    check_packages(str(source))
     register_types()
     apart(str(source), out)
     how = Continue().override(overrides)

@@ -22,7 +22,7 @@ from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.sweep import Settled, Sweep, read_sweep
 from normlab.files import write_json, write_text
 from normlab.plugins import import_modules
-from normlab.report import Page
+from normlab.report import Page, write_page
 from normlab.results import Result
 
 KINDS = ("compare", "stability", "lengthgen")
@@ -72,7 +72,7 @@ class Experiment(ABC, Generic[AskedFor, Found]):
         """File name -> Markdown or CSV: what a repository keeps."""
 
     @abstractmethod
-    def show(self, result: Found, page: Path) -> None:
+    def show(self, result: Found) -> None:
         """The answer, in a terminal."""
 
     def carry_out(self, request: AskedFor, sweep: Sweep) -> Found:
@@ -87,12 +87,12 @@ class Experiment(ABC, Generic[AskedFor, Found]):
         self.finish(request, settled, sweep)
         return self.analyse([sweep.folder])
 
-    def write(self, result: Found, out: Path) -> Path:
-        """The result as a page, as JSON and as tables, in `out`; returns the page."""
+    def write(self, result: Found, out: Path) -> Path | None:
+        """The result as JSON, as tables and as a page, in `out`; returns the page, if it could be drawn."""
         write_json(out / self.file, result.to_dict())
         for name, text in self.tables(result).items():
             write_text(out / name, text)
-        return self.page(result).write(out / "report.html")
+        return write_page(self.page(result), out / "report.html")
 
 
 def experiment(kind: str) -> Experiment[Request, Result]:

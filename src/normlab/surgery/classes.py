@@ -245,11 +245,8 @@ tags: [normlab, {name}]
 The residual stream of this model follows `{name}`: {equation}.
 ({citation}) Everything else is `{base}`, and its weights are in this folder.
 
-It needs the package normlab beside transformers; it runs no code of its own:
-
-```
-pip install 'normlab[hf]'
-```
+It needs the packages transformers and normlab (from its repository, or a wheel that was built there). It runs no code of
+its own.
 
 ```python
 import normlab.hf  # registers the type {type} with transformers

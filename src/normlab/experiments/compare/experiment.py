@@ -117,8 +117,8 @@ class Compare(Experiment[CompareRequest, Comparison]):
     def tables(self, result: Comparison) -> Mapping[str, str]:
         return {"tables.md": tables.markdown(result), "cells.csv": tables.runs_csv(result.cells)}
 
-    def show(self, result: Comparison, page: Path) -> None:
-        show(result, page)
+    def show(self, result: Comparison) -> None:
+        show(result)
 
 
 EXPERIMENT = Compare()

@@ -87,8 +87,8 @@ class Lengthgen(Experiment[LengthgenRequest, LengthGeneralization]):
     def tables(self, result: LengthGeneralization) -> Mapping[str, str]:
         return {"lengthgen.csv": pages.to_csv(result.rows)}
 
-    def show(self, result: LengthGeneralization, page: Path) -> None:
-        pages.show(result, page)
+    def show(self, result: LengthGeneralization) -> None:
+        pages.show(result)
 
 
 EXPERIMENT = Lengthgen()
