@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from normlab.experiments.compare.page import claim_row, more_rows, names_of, summary_rows
+from normlab.experiments.compare.page import STARTS_CAPTION, more_rows, names_of, start_rows, summary_rows
 from normlab.experiments.compare.result import Comparison
 from normlab.report.tables import csv_text, markdown_table
 from normlab.results import flat
@@ -13,7 +13,7 @@ DROPPED = ("tokens/s", "peak MB")  # of the machine as it was
 
 
 def markdown(result: Comparison) -> str:
-    """For each setting: the answer, the one table, what is and is not significant, the claims."""
+    """For each setting: the answer, the one table, and what is and is not significant."""
     parts = list(result.notes)
     names = names_of(result.settings)
     for setting, name in zip(result.settings, names, strict=True):
@@ -26,9 +26,9 @@ def markdown(result: Comparison) -> str:
         parts.append(markdown_table(summary_rows(setting)))
         more = more_rows(setting)
         parts.append(markdown_table(more, [column for column in more[0] if column not in DROPPED]))
+        if setting.starts and shape.recipe != "fair":
+            parts += [STARTS_CAPTION, markdown_table(start_rows(setting))]
         parts.append("\n".join(f"- {text}" for text in setting.statements.values()))
-        if setting.claims:
-            parts.append(markdown_table([claim_row(claim) for claim in setting.claims]))
     return "\n\n".join(parts) + "\n"
 
 
