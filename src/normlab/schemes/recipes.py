@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 UNKNOWN = "not known"
-FAIR, XAVIER = "fair", "xavier"
-"""Names of recipes that are no scheme's: nothing is known, and all is as everywhere; or the branches' matrices alone."""
+FAIR = "fair"
+"""What stands for a recipe's name where none is known: all is as everywhere."""
 Branches = Literal["plain", "gpt2", "xavier"]
 
 
@@ -161,11 +161,13 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-# Of these only the initialisation of the branches is known, from their papers or code (`normlab schemes show NAME`).
-_XAVIER = Recipe(source="Xavier, by its authors; the rest is not known", branches="xavier")
-_ONLY_XAVIER = ("admin", "b2t", "deep_norm", "no_norm", "resi_dual", "rezero", "sub_norm")
-# These begin as GPT-2 does, which is Pre-Norm's recipe.
-_AS_GPT2 = ("delta_attn_res", "dense_former", "gpas", "hybrid_norm", "hyper_connections", "mhc", "mudd")
+# Whose branches begin as another's do, by their papers or code: Xavier, or GPT-2's (`normlab schemes show NAME`).
+_ALIKE = {
+    **dict.fromkeys(("admin", "b2t", "deep_norm", "no_norm", "resi_dual", "rezero", "sub_norm"), "post_norm"),
+    **dict.fromkeys(
+        ("delta_attn_res", "dense_former", "gpas", "hybrid_norm", "hyper_connections", "mhc", "mudd"), "pre_norm"
+    ),
+}
 
 
 def recipe(name: str) -> Recipe:
@@ -186,21 +188,12 @@ def recipe_of(scheme: HasName) -> Recipe:
     return recipe(scheme.name)
 
 
-def named_recipe(scheme: HasName) -> tuple[str, Recipe]:
-    """What is known of how its authors run a scheme, and its name: of the scheme whose recipe it is, `xavier`, or `fair`
-    where nothing is known.
+def recipe_name(scheme: HasName) -> str:
+    """Of the scheme whose recipe this one takes; `fair` where nothing is known of how its authors run it.
 
-    More is known here than in `recipe_of`, by which older sweeps ran: theirs was the scheme's own initialisation anyway.
+    More is known here than in `recipe_of`, by which older sweeps ran: the matrices were the authors' anyway.
     """
     inner = getattr(scheme, "inner", None)
     name = inner if scheme.name not in RECIPES and isinstance(inner, str) else scheme.name
-    if name in _AS_GPT2:
-        name = "pre_norm"
-    if name in _ONLY_XAVIER:
-        return XAVIER, _XAVIER
-    return (name, RECIPES[name]) if name in RECIPES else (FAIR, Recipe())
-
-
-def recipe_by_name(name: str) -> Recipe:
-    """The one that `named_recipe` calls so."""
-    return _XAVIER if name == XAVIER else recipe(name)
+    name = _ALIKE.get(name, name)
+    return name if name in RECIPES else FAIR

@@ -83,7 +83,7 @@ def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> S
     length = setting.tokens / own[base].parameters if own[base].parameters else None
     rows = _tested({name: _against(found, own, base, length) for name, found in own.items()}, base)
     ordered = _ordered(rows, base, length)
-    starts = [start_row(name, found[0].config) for name, found in sorted((a.label, f) for a, f in arms.items())]
+    starts = [start_row(arms[arm][0].config) for arm in sorted(arms)]
     return SettingResult(
         setting=setting,
         baseline=base,

@@ -13,10 +13,9 @@ from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.shapes import run_name
 from normlab.schemes.names import label, parse_scheme
-from normlab.schemes.recipes import FAIR, XAVIER, named_recipe
+from normlab.schemes.recipes import FAIR, recipe_name
 
 REFERENCE = "pre_norm"
-OWN_NAMES = {FAIR: "the fair start", XAVIER: "Xavier's start"}
 
 
 @dataclass(frozen=True, order=True)
@@ -31,26 +30,25 @@ class Arm:
     def of(cls, config: RunConfig) -> Arm:
         """Of a run, from what its config.yaml says."""
         scheme, recipe = config.model.scheme, config.recipe_of
-        control = recipe is not None and recipe != named_recipe(scheme)[0]
+        control = recipe is not None and recipe != recipe_name(scheme)
         return cls(label(scheme), config.model.depth, recipe if control and recipe else "")
 
     @property
     def label(self) -> str:
         """In tables and sentences."""
-        return f"{self.scheme} @ {start_words(self.start_of)}" if self.start_of else self.scheme
+        if not self.start_of:
+            return self.scheme
+        whose = FAIR if self.start_of == FAIR else f"{self.start_of}'s"
+        return f"{self.scheme} @ {whose} start"
 
     @property
     def recipe(self) -> str:
         """The name of the recipe that it takes where each takes its authors'."""
-        return self.start_of or named_recipe(parse_scheme(self.scheme))[0]
+        return self.start_of or recipe_name(parse_scheme(self.scheme))
 
     def run(self, lr: float, seed: int) -> str:
         """The folder of one of its runs."""
         return run_name(f"{self.scheme}@{self.start_of}" if self.start_of else self.scheme, self.depth, lr, seed)
-
-
-def start_words(recipe: str) -> str:
-    return OWN_NAMES.get(recipe) or f"{recipe}'s start"
 
 
 def arms(request: CompareRequest) -> list[Arm]:

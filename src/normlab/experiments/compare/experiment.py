@@ -36,7 +36,7 @@ from normlab.model import TransformerConfig
 from normlab.report import Page
 from normlab.schemes import SchemeConfig
 from normlab.schemes.names import parse_scheme
-from normlab.schemes.recipes import Recipe, recipe_by_name, recipe_of
+from normlab.schemes.recipes import Recipe, recipe, recipe_of
 from normlab.surgery.backbone.config import BackboneConfig
 from normlab.surgery.backbone.model import Backbone, check_causal
 from normlab.training import Schedule, TrainConfig
@@ -133,7 +133,7 @@ def run_of(request: CompareRequest, arm: Arm, *, lr: float, seed: int, steps: in
     scheme = parse_scheme(arm.scheme)
     own = Recipe()
     if request.has_controls:
-        own = recipe_by_name(arm.recipe)
+        own = recipe(arm.recipe)
     elif request.recipe == "authors":
         own = recipe_of(scheme)
     return RunConfig(

@@ -85,7 +85,8 @@ def start_rows(setting: SettingResult) -> list[Line]:
         {
             "scheme": row.scheme, "embedding rms": row.embedding_rms, "q, k": row.query_and_key,
             "v, up": row.value_and_up, "out, down": row.out_and_down, "q-k norm": row.qk_norm,
-            "weight decay": row.weight_decay, **({"from": row.source} if row.source else {}),
+            "weight decay": f"{row.weight_decay:g}{'' if row.decays_embeddings else ', not on embeddings'}",
+            **({"from": row.source} if row.source else {}),
         }
         for row in setting.starts
     ]  # fmt: skip

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from normlab.experiments.compare.arms import Arm
 from normlab.experiments.runs.config import RunConfig
 from normlab.model import Transformer
-from normlab.schemes.recipes import FAIR, recipe_by_name
+from normlab.schemes.recipes import FAIR, recipe
 
 ROLES = {"query and key": ("query", "key"), "value and up": ("value", "up", "gate"), "out and down": ("out", "down")}
 
@@ -29,21 +30,30 @@ class StartRow:
     out_and_down: float | None
     qk_norm: str
     weight_decay: float
+    decays_embeddings: bool
+    is_control: bool
     source: str
 
 
-def start_row(label: str, config: RunConfig) -> StartRow | None:
+def start_row(config: RunConfig) -> StartRow | None:
     """Of an arm, from the config of one of its runs; None where the model is a backbone's."""
     measured = _measured(config.replace(train=config.train.replace(seed=0)).to_json())
     if measured is None:
         return None
-    source = ""
+    model, source = config.ours, ""
     if config.recipe_of is not None:
-        known = recipe_by_name(config.recipe_of)
-        source = "the start that all share" if config.recipe_of == FAIR else known.source
-    model = config.ours
+        source = "not known: the start that all share" if config.recipe_of == FAIR else recipe(config.recipe_of).source
+        source = source if config.recipe_of in (FAIR, model.scheme.name) else f"as {config.recipe_of}: {source}"
     qk_norm = model.scheme.demands().qk_norm or model.qk_norm or "none"
-    return StartRow(label, *measured, qk_norm=qk_norm, weight_decay=config.train.weight_decay, source=source)
+    return StartRow(
+        Arm.of(config).label,
+        *measured,
+        qk_norm=qk_norm,
+        weight_decay=config.train.weight_decay,
+        source=source,
+        decays_embeddings=config.train.decay_embeddings,
+        is_control=bool(Arm.of(config).start_of),
+    )
 
 
 @lru_cache(maxsize=256)
