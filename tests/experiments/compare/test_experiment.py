@@ -223,7 +223,7 @@ def test_schemes_on_a_backbone(tmp_path):
     """Random models of that architecture, trained by the same loop, measured, and continued by running it again."""
     pytest.importorskip("transformers")
     asked = on_backbone(backbone(tmp_path))
-    assert (asked.dim, asked.depths, asked.heads, asked.recipe) == (16, (2,), 2, "shared")
+    assert (asked.dim, asked.depths, asked.heads, asked.recipe) == (16, (2,), 2, "fair")
     result = compare(asked, tmp_path / "sweep")
     (setting,) = result.settings
     assert setting.setting.architecture == "llama"
@@ -241,7 +241,7 @@ def test_schemes_on_a_backbone(tmp_path):
 def test_a_run_on_a_backbone_goes_on_where_it_stopped(tmp_path):
     pytest.importorskip("transformers")
     asked = on_backbone(backbone(tmp_path))
-    config = run_of(asked, ("block_attn_res", 2), lr=1e-3, seed=0, steps=8)
+    config = run_of(asked, Arm("block_attn_res", 2), lr=1e-3, seed=0, steps=8)
     config = config.replace(train=config.train.replace(checkpoint_every=3))
     for name in ("whole", "parts"):
         prepare(tmp_path / name, config)
