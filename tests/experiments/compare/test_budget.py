@@ -123,7 +123,9 @@ def test_steps_are_really_timed():
 # -- seeds ---------------------------------------------------------------------------------------------------------------
 def unasked(**changes):
     """A request that says nothing about seeds."""
-    values = {key: value for key, value in request().to_dict().items() if key not in ("seeds", "fewest_seeds", "tokens")}
+    values = {
+        key: value for key, value in request().to_dict().items() if key not in ("seeds", "fewest_seeds", "tokens")
+    }
     return CompareRequest.from_dict({**values, "lrs": [1e-3], **changes})
 
 

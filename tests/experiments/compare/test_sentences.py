@@ -115,10 +115,14 @@ def test_a_best_rate_at_the_edge_gets_no_verdict():
     assert text.startswith("keel ends 0.1000 below pre_norm (95 % interval -0.1200 to -0.0800, paired over 3 seeds): the best "
                            "rate of keel is the highest one tried, so nothing is established.")  # fmt: skip
     said = answer(setting(), [keel, base], "pre_norm", 10.0)
-    assert said[1] == "The paired test over seeds finds: no test of keel (the best rate of keel is the highest one tried)."
+    assert (
+        said[1] == "The paired test over seeds finds: no test of keel (the best rate of keel is the highest one tried)."
+    )
     edged = row("pre_norm", BASE, at_edge="lowest")
     inside = row("keel", [1.9, 2.0, 2.1], BASE, difference=gap, untested="edge")
-    assert "the best rate of pre_norm is the lowest one tried" in answer(setting(), [inside, edged], "pre_norm", 10.0)[1]
+    assert (
+        "the best rate of pre_norm is the lowest one tried" in answer(setting(), [inside, edged], "pre_norm", 10.0)[1]
+    )
 
 
 def test_so_few_tokens_give_differences_and_no_order():

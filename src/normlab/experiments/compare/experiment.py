@@ -166,7 +166,7 @@ def _model_of(
         return BackboneConfig.sized(request.backbone, scheme, **size)
     qk_norm = scheme.demands().qk_norm is None
     if request.start == "old":  # 0.02 where the recipe says nothing
-        taken = {**OLD_START, **own.model_settings(request.dim, qk_norm=qk_norm)}
+        taken: dict[str, object] = {**OLD_START, **own.model_settings(request.dim, qk_norm=qk_norm)}
     else:
         taken = {**own.start_settings(request.dim, qk_norm=qk_norm, of_another=bool(arm.start_of))}
     tied = request.task.embedding(request.dim) is None

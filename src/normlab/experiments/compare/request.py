@@ -86,11 +86,20 @@ class CompareRequest(GridRequest):
             values = {"dim": dim, "depths": [depth], "heads": heads, **values}
         Config.__init__(self, **values)
 
+    @classmethod
+    def stored(cls, values: Mapping[str, object]) -> Self:
+        """The first folders ask for no recipe: there was one, shared by all."""
+        return super().stored(values if "start" in values else {"recipe": "shared", **values})
+
     @model_validator(mode="after")
     def _own_recipe(self) -> Self:
         if self.backbone is not None and self.recipe == "authors":
             raise ValueError(
                 "recipe: 'authors' sets embedding and initialisation, which the backbone brings; leave it out"
+            )
+        if self.recipe == "shared" and self.start == "fair":
+            raise ValueError(
+                "recipe: 'shared' belongs to older sweeps, and shares no more than the embedding; give 'fair'"
             )
         return self
 
