@@ -112,8 +112,8 @@ def test_a_best_rate_at_the_edge_gets_no_verdict():
     gap = Paired(3, -0.1, -0.12, -0.08)
     keel = row("keel", [1.9, 2.0, 2.1], BASE, difference=gap, **high)
     text = statement(keel, base)
-    assert text.startswith("keel ends 0.1000 below pre_norm (95 % interval -0.1200 to -0.0800, paired over 3 seeds): the best "
-                           "rate of keel is the highest one tried, so nothing is established.")  # fmt: skip
+    assert text.startswith("keel ends 0.1000 below pre_norm (95 % interval -0.1200 to -0.0800, paired over 3 seeds): the "
+                           "best rate of keel is the highest one tried, so nothing is established.")  # fmt: skip
     said = answer(setting(), [keel, base], "pre_norm", 10.0)
     assert (
         said[1] == "The paired test over seeds finds: no test of keel (the best rate of keel is the highest one tried)."

@@ -32,7 +32,7 @@ from normlab.experiments.runs.records import FinishedRun, read_run
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.shapes import round_3
 from normlab.experiments.sweep import Settled, Sweep, read_all, read_request, read_runs, read_sweep, unfinished
-from normlab.model import TransformerConfig
+from normlab.model import Transformer, TransformerConfig
 from normlab.report import Page
 from normlab.schemes import SchemeConfig
 from normlab.schemes.names import parse_scheme
@@ -66,8 +66,11 @@ class Compare(Experiment[CompareRequest, Comparison]):
             return run_of(request, arm, lr=1e-4, seed=0, steps=10)
 
         def parameters() -> int:
+            model = untrained(Arm(request.reference, max(request.depths))).model
+            if isinstance(model, BackboneConfig):
+                return Backbone(model).num_parameters()
             with torch.device("meta"):
-                return untrained(Arm(request.reference, max(request.depths))).build(device="meta").num_parameters()
+                return Transformer(model).num_parameters()
 
         return settle_size(request, times, parameters, workers=max(1, executor.at_once))
 
