@@ -111,7 +111,10 @@ class Card:
     equation: str
     citation: str
     growth: str
-    init: str = "plain: N(0, 0.02^2)"
+    init: str = "plain: N(0, 0.02^2)"  # at the start `authors`
+    own_start: str = (
+        ""  # what of the start is the scheme's definition, and so differs from other schemes' at every start
+    )
     # Formulas that the contract suite evaluates: of the residual path, and of what the scheme asks of its branches and
     # head (F is the FFN's inner width, h a head's, V the vocabulary).
     extra_parameters: str = "0"

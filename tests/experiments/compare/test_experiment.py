@@ -268,6 +268,18 @@ def test_recipes_are_shown_and_found_again_from_the_folder_alone(by_recipes, cap
     assert beside.baseline == "pre_norm @ fair start"
 
 
+def test_schemes_that_begin_otherwise_by_definition_are_named(tmp_path, capsys):
+    """With the reason, in every output and with every recipe; nothing is said where there are none."""
+    result = compare(request(schemes=("pre_norm", "rezero", "ngpt"), **ONE), tmp_path)
+    (setting,) = result.settings
+    assert set(setting.own_starts) == {"rezero", "ngpt"}
+    EXPERIMENT.show(result, tmp_path / "report.html")
+    for text in (build_page(result).render(), markdown(result), " ".join(capsys.readouterr().out.split())):
+        assert "By their definition these begin otherwise: ngpt (rows of matrices" in text
+        assert "rezero (each branch is multiplied by 0)" in text
+    assert "By their definition" not in markdown(from_folders([STORED]))
+
+
 def test_an_added_scheme_adds_its_control(tmp_path):
     first = compare(request(schemes=("pre_norm", "peri_norm"), recipe="authors", **ONE), tmp_path)
     assert len(first.cells) == 3

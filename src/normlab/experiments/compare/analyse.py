@@ -37,6 +37,7 @@ from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.records import FinishedRun, Gaps, LayerRecord, read_run
 from normlab.experiments.timing import Costs, relative
 from normlab.results import as_row
+from normlab.schemes.names import parse_scheme
 from normlab.stats import Paired, holm, interval, log_parabola, paired
 from normlab.surgery.backbone.config import BackboneConfig
 from normlab.tasks import Text
@@ -92,6 +93,7 @@ def _compare(group: Sequence[FinishedRun], asked: str | None, costs: Costs) -> S
         answer=answer(setting, ordered, base, length),
         tokens_per_parameter=length,
         starts=[row for row in starts if row is not None],
+        own_starts={arm.label: text for arm in sorted(arms) if (text := parse_scheme(arm.scheme).card.own_start)},
     )
 
 

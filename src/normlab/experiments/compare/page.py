@@ -15,6 +15,7 @@ from normlab.experiments.compare.result import (
     SchemeRow,
     SettingResult,
 )
+from normlab.experiments.compare.sentences import own_starts
 from normlab.experiments.runs.records import Gaps
 from normlab.report import Page
 from normlab.report.colours import THEORY, scheme_colours
@@ -161,6 +162,8 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
     page.heading(f"The answer{tag}")
     for sentence in setting.answer:
         page.text(sentence, style="lead")
+    if setting.own_starts:
+        page.text(own_starts(setting.own_starts))
     if setting.starts and shape.recipe == "authors":
         page.table(start_rows(setting), name=f"starts{slug}", caption=STARTS_CAPTION)
     _forest(page, setting)

@@ -229,6 +229,8 @@ class SettingResult:
     tokens_per_parameter: float | None = None
     """Training tokens of a run over the baseline's parameters."""
     starts: list[StartRow] = field(default_factory=list)
+    own_starts: Mapping[str, str] = field(default_factory=dict)
+    """Schemes whose definition asks for another start, with what it asks for."""
 
     @property
     def is_ordered(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from normlab.experiments.compare.budget import ENOUGH
 from normlab.experiments.compare.result import (
@@ -190,6 +190,13 @@ def _with_equal_starts(rows: Sequence[SchemeRow]) -> list[str]:
     if not tested:
         return []
     return [f"With equal starts (each beside its control) it finds: {'; '.join(_verdicts(tested, 'pre_norm'))}."]
+
+
+def own_starts(known: Mapping[str, str]) -> str:
+    """Which schemes begin otherwise, whatever the start, since that is what they are."""
+    return (
+        f"By their definition these begin otherwise: {'; '.join(f'{name} ({text})' for name, text in known.items())}."
+    )
 
 
 def _too_few(setting: SharedSetting, begun: str, base: SchemeRow, per_parameter: float | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from normlab.experiments.compare.page import STARTS_CAPTION, more_rows, names_of, start_rows, summary_rows
 from normlab.experiments.compare.result import Comparison
+from normlab.experiments.compare.sentences import own_starts
 from normlab.report.tables import csv_text, markdown_table
 from normlab.results import flat
 
@@ -21,6 +22,7 @@ def markdown(result: Comparison) -> str:
         plain = f"{shape.depth} layers of width {shape.dim}"
         parts.append(f"## {name if name.startswith(plain) else plain}")
         parts.append(" ".join(setting.answer))
+        parts += [own_starts(setting.own_starts)] if setting.own_starts else []
         if floor is not None:
             parts.append(f"Single tokens alone give {floor:.3f}.")
         parts.append(markdown_table(summary_rows(setting)))

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from normlab.experiments.compare.page import STARTS_CAPTION, start_rows, summary_rows
 from normlab.experiments.compare.result import Comparison, SettingResult
+from normlab.experiments.compare.sentences import own_starts
 from normlab.report import console, table
 
 FEW = 8  # schemes; of more, the page and tables.md have the sentences
@@ -23,6 +24,8 @@ def show(result: Comparison, page: Path) -> None:
         screen.print()
         for sentence in setting.answer:
             screen.print(sentence, markup=False)
+        if setting.own_starts:
+            screen.print(own_starts(setting.own_starts), markup=False)
         if setting.starts and setting.setting.recipe == "authors":
             _print_starts(screen, setting)
         rows = summary_rows(setting)
