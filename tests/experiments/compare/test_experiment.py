@@ -367,6 +367,8 @@ def test_fewer_seeds_are_said_with_the_reason_and_may_be_asked_for(tmp_path, mon
     more = compare(CompareRequest.from_dict({**values, "budget": "3m", "seeds": 5}), tmp_path)
     assert {run.seed for run in more.cells} == {0, 1, 2, 3, 4}
     assert more.notes == []
+    again = compare(CompareRequest.from_dict({**values, "budget": "3m"}), tmp_path)  # five are there, and stay
+    assert json.dumps(again.to_dict()) == json.dumps(more.to_dict())
 
 
 # -- somebody's architecture ---------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ class CompareRequest(GridRequest):
 
     what: ClassVar[str] = "comparison"
     kind: ClassVar[str] = "compare"
-    grows: ClassVar[tuple[str, ...]] = ("schemes", "depths", "seeds", "fewest_seeds")
+    grows: ClassVar[tuple[str, ...]] = ("schemes", "depths", "seeds")
+    keeps_most: ClassVar[tuple[str, ...]] = ("fewest_seeds",)
 
     schemes: tuple[str, ...] = option(
         ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res"),
