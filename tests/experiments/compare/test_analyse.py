@@ -12,7 +12,7 @@ from normlab.experiments.compare.page import build
 from normlab.experiments.compare.result import Comparison
 from normlab.experiments.compare.tables import markdown
 from normlab.experiments.compare.terminal import show
-from normlab.experiments.runs.records import FinishedRun, RunSummary
+from normlab.experiments.runs.records import FinishedRun, RunSummary, ValidationRecord
 from tests.experiments.tiny import tiny
 
 
@@ -85,7 +85,8 @@ def test_the_same_scheme_twice_is_told_apart_in_one_comparison_of_twenty_and_a_p
 
 @pytest.fixture
 def no_logs(monkeypatch):
-    for name in ("validation", "layers", "training"):
+    monkeypatch.setattr(FinishedRun, "validation", lambda run: [ValidationRecord(8, run.loss)])
+    for name in ("layers", "training"):
         monkeypatch.setattr(FinishedRun, name, lambda _: [])
 
 

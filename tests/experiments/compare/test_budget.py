@@ -161,8 +161,9 @@ def test_what_was_decided_stays_until_more_is_asked_for():
     assert unasked(tokens=320, seeds=3).settled({}).seeds == 3
 
 
-def test_controls_count_as_runs():
+def test_controls_count_as_runs(monkeypatch):
     """Within the budget: a comparison by recipes has fewer steps, since its controls take time too."""
+    plain(monkeypatch)
     values = {"schemes": ("pre_norm", "peri_norm", "post_norm", "b2t", "keel"), "tokens": None, "budget": "2m"}
     fair, authors = request(**values), request(**values, recipe="authors")
     assert (len(fair.arms()), len(authors.arms())) == (5, 8)  # of peri_norm, of post_norm and b2t, and the fair one
