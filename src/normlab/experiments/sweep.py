@@ -86,7 +86,7 @@ class Sweep:
                 f"{str(self.folder)!r} holds another sweep, of the kind {there.kind!r}; give another --out"
             )
         was, now = _known(there, type(request)), request.to_dict()
-        now |= {key: max(now[key], was.get(key, now[key])) for key in request.keeps_most}
+        now |= {key: was[key] for key in request.keeps_most if key in was and _covers(was[key], now[key])}
         if was.get("start") != now.get("start"):
             raise ConfigError(
                 f"the runs in {str(self.folder)!r} have the start {was.get('start')!r}, and new ones have {now['start']!r}: "

@@ -76,8 +76,8 @@ def reach_words(test: Paired | None) -> str:
 def _beside_control(row: SchemeRow, *, p: bool) -> Line:
     """Against Pre-Norm with the same start."""
     test = row.against_control
-    found: Line = {"vs its control": test and test.mean, "interval, control": reach_words(test)}
-    return {**found, "p, control": test and test.adjusted} if p else found
+    found: Line = {"vs its control": test.mean if test else None, "interval, control": reach_words(test)}
+    return {**found, "p, control": test.adjusted if test else None} if p else found
 
 
 def start_rows(setting: SettingResult) -> list[Line]:
