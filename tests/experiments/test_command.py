@@ -1,18 +1,22 @@
 """Options and the printed command come from the request: what is printed asks for the same."""
 
 import shlex
+import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from normlab.cli._request import add_command, asked
+from normlab.cli._request import add_command, explicit
 from normlab.errors import ConfigError
 from normlab.experiments.command import command_line, flags, from_texts, make
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.stability.request import StabilityRequest
+from normlab.plugins import import_modules
+from normlab.schemes import SCHEMES
 from normlab.tasks import task
+from tests.own_schemes import MODULE
 
 REQUESTS = [
     CompareRequest(),
@@ -30,7 +34,11 @@ REQUESTS = [
 def test_the_printed_command_asks_for_the_same(request_):
     app, found = typer.Typer(), []
     kind = type(request_)
-    add_command(app, kind, lambda _, given: found.append(asked(kind, given)), name="go", help="Go.")
+
+    def go(context, given):
+        found.append(make(kind, from_texts(kind, explicit(context, given))))
+
+    add_command(app, kind, go, name="go", help="Go.")
     words = shlex.split(command_line(request_))[2:]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
@@ -53,3 +61,15 @@ def test_a_refusal_names_the_option():
     with pytest.raises(ConfigError, match="--clip takes one number, or 'none'"):
         from_texts(StabilityRequest, {"clip": "1,2"})
     assert from_texts(StabilityRequest, {"clip": "none"}) == {"clip": None}
+
+
+def test_the_printed_command_imports_a_scheme_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_here.py").write_text(MODULE.replace("own_norm", "own_here"))
+    path = str(tmp_path / "own_here.py")
+    import_modules([path])
+    try:
+        command = command_line(CompareRequest(schemes=("pre_norm", "own_here"), tokens=9))
+    finally:
+        del SCHEMES["own_here"]
+    assert command == f"normlab compare --schemes pre_norm,own_here --tokens 9 --import {path}"

@@ -123,7 +123,7 @@ def _pages_said_last() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PageNotWritten)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         try:
             yield
         finally:

@@ -31,9 +31,13 @@ def sweep_command(app: typer.Typer, request: type[Request], *, help: str) -> Non
 def place_of(given: Given) -> Place:
     from normlab.cli._options import pick_device
     from normlab.experiments.protocol import Place
+    from normlab.experiments.sweep import remember_origins
 
     device = pick_device(given.device)
-    return Place(given.out, given.executor, given.address, given.workers, device, quiet=given.json)
+    remember_origins(given.out)
+    return Place(
+        given.out, given.executor, given.address, given.workers, device, quiet=given.json, imports=given.imports or ()
+    )
 
 
 def deliver(result: Result, out: Path, *, json: bool) -> None:

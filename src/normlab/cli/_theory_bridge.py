@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def register(app: typer.Typer) -> None:
     more = [
         parameter("model", Model, ""),
         parameter("out", Out, Path("runs/theory")),
+        IMPORTS,
         parameter("json", Json, False),
     ]
     add_command(app, BridgeRequest, _run, name="bridge", help=help, more=more)

@@ -10,7 +10,7 @@ import typer
 from pydantic import field_validator
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 from normlab.experiments.shapes import known_schemes
 
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
     help = (
         "How much of the stream each layer is. By depth, with the exponents: 1/l of the square, 1/sqrt(l) of the norm."
     )
-    more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
+    more = [parameter("out", Out, Path("runs/theory")), IMPORTS, parameter("json", Json, False)]
     add_command(app, ContributionsRequest, _run, name="contributions", help=help, more=more)
 
 

@@ -10,7 +10,7 @@ import typer
 from pydantic import field_validator
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 from normlab.experiments.shapes import known_schemes
 
@@ -46,7 +46,7 @@ class MeanFieldRequest(Request):
 
 def register(app: typer.Typer) -> None:
     help = "Stream and gradients before training. By layer and by depth, fitted, beside the stated exponents."
-    more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
+    more = [parameter("out", Out, Path("runs/theory")), IMPORTS, parameter("json", Json, False)]
     add_command(app, MeanFieldRequest, _run, name="mean-field", help=help, more=more)
 
 

@@ -10,7 +10,7 @@ import typer
 from pydantic import field_validator
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 from normlab.experiments.shapes import known_schemes
 
@@ -40,7 +40,7 @@ class SeesawRequest(Request):
 
 def register(app: typer.Typer) -> None:
     help = "Who dilutes layers, who loses gradients. What the stream and the gradients do, by layer."
-    more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
+    more = [parameter("out", Out, Path("runs/theory")), IMPORTS, parameter("json", Json, False)]
     add_command(app, SeesawRequest, _run, name="seesaw", help=help, more=more)
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import typer
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.atlas.request import AtlasRequest
 
 
 def register(app: typer.Typer) -> None:
-    more = [parameter("out", Out, Path("runs/atlas")), parameter("json", Json, False)]
+    more = [parameter("out", Out, Path("runs/atlas")), IMPORTS, parameter("json", Json, False)]
     help = "Every scheme before training, side by side. Stream growth, gradients, depth mixing and cost, beside closed forms."
     add_command(app, AtlasRequest, _run, name="atlas", help=help, more=more)
 

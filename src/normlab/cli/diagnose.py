@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from normlab.cli._options import Device, Json, Out, pick_device
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class DiagnoseRequest(Request):
 def register(app: typer.Typer) -> None:
     more = [
         parameter("models", Models, inspect.Parameter.empty), parameter("out", Out, Path("runs/diagnose")),
-        parameter("device", Device, "auto"), parameter("json", Json, False),
+        parameter("device", Device, "auto"), IMPORTS, parameter("json", Json, False),
     ]  # fmt: skip
     help = "Say whether a model is healthy, and what to try. One sentence, then verdicts, plots and numbers."
     add_command(app, DiagnoseRequest, diagnose, name="diagnose", help=help, more=more)

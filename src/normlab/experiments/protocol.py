@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from normlab.errors import InputError
+from normlab.errors import ConfigError, InputError
 from normlab.experiments.executors.names import executor as by_name
 from normlab.experiments.executors.protocol import Executor
 from normlab.experiments.request import Request
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.sweep import Settled, Sweep, read_sweep
 from normlab.files import write_json, write_text
+from normlab.plugins import import_modules
 from normlab.report import Page, write_page
 from normlab.results import Result
 
@@ -120,9 +121,24 @@ class Place:
     workers: int = 0
     device: str = "cpu"
     quiet: bool = False
+    imports: Sequence[str] = ()
+    """Modules with schemes of one's own, which the workers import too."""
 
 
 def run(request: Request, place: Place) -> Result:
     """Carry a request out; what is finished in the folder already is only read."""
-    with by_name(place.executor, workers=place.workers, address=place.address, device=place.device) as executor:
+    imports = import_modules(place.imports)
+    _check_imported(request, {imported.written for imported in imports})
+    with by_name(
+        place.executor, workers=place.workers, address=place.address, device=place.device, imports=imports
+    ) as executor:
         return experiment(request.kind).carry_out(request, Sweep(Path(place.out), executor, quiet=place.quiet))
+
+
+def _check_imported(request: Request, imported: Set[str]) -> None:
+    """Workers know the schemes of this process only if they import the same modules."""
+    for name, origin in request.external().items():
+        if origin.kind == "module" and origin.name not in imported:
+            raise ConfigError(
+                f"the scheme {name!r} is registered in this process, and its workers do not know it: {origin.remedy}"
+            )

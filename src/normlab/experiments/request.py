@@ -18,6 +18,7 @@ from normlab.config import Config, load_yaml
 from normlab.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from normlab.plugins import Origin
     from normlab.tasks import Task as AnyTask
 else:
 
@@ -59,6 +60,8 @@ class Request(Config):
 
     kind: ClassVar[str]
     grows: ClassVar[tuple[str, ...]] = ()
+    keeps_most: ClassVar[tuple[str, ...]] = ()
+    """Fields in which a folder keeps the largest value that it was ever asked for."""
 
     @classmethod
     def stored(cls, values: Mapping[str, object]) -> Self:
@@ -73,6 +76,15 @@ class Request(Config):
         """The data files behind it, with their digests."""
         task = getattr(self, "task", None)
         return {} if task is None else dict(task.files())
+
+    def external(self) -> dict[str, Origin]:
+        """Its schemes that are not built in, and where they come from."""
+        schemes = [label.partition("(")[0] for label in getattr(self, "schemes", ())]
+        if not schemes:
+            return {}
+        from normlab.schemes.registry import origins
+
+        return origins(schemes)
 
 
 def task_of(text: str | None) -> AnyTask:

@@ -50,7 +50,7 @@ def settings(*, schemes: tuple[str, ...] = ("all",), depth: int = 16, dim: int =
         atlas=AtlasRequest(schemes=schemes, depth=24 * depth // 16, dim=dim, init="paper", batch=2, rounds=1),
         training=CompareRequest(
             schemes=THREE, depths=(depth,), dim=dim, heads=4, batch=batch, length=length, tokens=batch * length * steps,
-            seeds=1, lrs=(RATE,), extend=0, recipe="shared", measure=measure,
+            seeds=1, lrs=(RATE,), extend=0, measure=measure,
         ),
         fault=Fault(layer=depth // 2),
     )  # fmt: skip
