@@ -14,7 +14,7 @@ PAGE_ONLY = ("params (M)", "MFLOP a token", "95 % interval", "interval, control"
 
 
 def show(result: Comparison) -> None:
-    """The answer, one table and where the report is."""
+    """The answer and one table."""
     screen = console()
     for note in result.notes:
         screen.print(note, style="yellow", markup=False)
