@@ -102,7 +102,7 @@ def test_below_five_tokens_a_parameter_there_is_no_order(no_logs, capsys):
     keel = next(row for row in short.schemes if row.scheme == "keel")
     assert (keel.untested, keel.difference.low < keel.difference.mean < keel.difference.high) == ("few_tokens", True)
     result = Comparison([], [short], [])
-    show(result, Path("report.html"))
+    show(result)
     texts = [
         capsys.readouterr().out,
         build(result).render(),

@@ -259,7 +259,7 @@ def test_recipes_are_shown_and_found_again_from_the_folder_alone(by_recipes, cap
     again = from_folders([folder])
     assert json.dumps(again.to_dict()) == json.dumps(result.to_dict())
     page, kept = build_page(result).render(), markdown(result)
-    EXPERIMENT.show(result, folder / "report.html")
+    EXPERIMENT.show(result)
     shown = capsys.readouterr().out
     for text in (page.replace("&#39;", "'"), kept, shown):
         for words in ("embedding rms", "peri_norm's start", "q-k norm", "Gemma 2 as shipped"):
@@ -273,7 +273,7 @@ def test_schemes_that_begin_otherwise_by_definition_are_named(tmp_path, capsys):
     result = compare(request(schemes=("pre_norm", "rezero", "ngpt"), **ONE), tmp_path)
     (setting,) = result.settings
     assert set(setting.own_starts) == {"rezero", "ngpt"}
-    EXPERIMENT.show(result, tmp_path / "report.html")
+    EXPERIMENT.show(result)
     for text in (build_page(result).render(), markdown(result), " ".join(capsys.readouterr().out.split())):
         assert "By their definition these begin otherwise: ngpt (rows of matrices" in text
         assert "rezero (each branch is multiplied by 0)" in text
