@@ -110,7 +110,7 @@ def test_post_norm_in_closed_form():
 
 @pytest.mark.parametrize("scheme", ["attn_res", "block_attn_res(blocks=2)"])
 def test_one_function_has_one_effect(scheme):
-    """With queries of zero Attention Residuals read means of what Pre-Norm reads sums of; contributions differ, effects do not."""
+    """With queries of zero Attention Residuals read means where Pre-Norm reads sums: contributions differ, effects do not."""
     (sums, tokens), (means, _) = (made(name, depth=4, moved=0.0) for name in ("pre_norm", scheme))
     assert torch.allclose(sums(tokens), means(tokens), rtol=0, atol=1e-12)
     assert branch_effects(means, tokens) == pytest.approx(branch_effects(sums, tokens), rel=1e-9)

@@ -14,6 +14,9 @@ def test_what_is_measured_is_what_the_schemes_say():
     assert block.mixing[-1] == pytest.approx([1 / 9] * 9)
     assert pre.stream[-1] > pre.stream[4] > pre.stream[0]
     assert block.loss == pytest.approx(pre.loss, rel=1e-5), "zero queries: the same function"
+    assert block.effect == pytest.approx(pre.effect, rel=1e-4)
+    assert pre.contribution[-1] < 0.7 * block.contribution[-1], "a source over a mean of sources"
+    assert (pre.same_as, post.same_as, block.same_as) == (None, None, "pre_norm")
     assert law_of(nl.scheme("pre_norm"), Frame(8, make_sites(2))) == pytest.approx([1, 2**0.5, 3**0.5, 2, 5**0.5])
 
 
