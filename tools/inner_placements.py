@@ -35,7 +35,7 @@ def shapes(inner: str) -> dict[str, object]:
 def train(scheme: object, seed: int = 0) -> float:
     """Loss on held-out text, in nats a byte, after STEPS steps of AdamW with a short warm-up."""
     torch.manual_seed(seed)
-    model = nl.Transformer(nl.TransformerConfig(scheme=scheme, **SHAPE))  # type: ignore[arg-type]
+    model = nl.Transformer(nl.TransformerConfig(scheme=scheme, start="authors", **SHAPE))  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1)
     draw, task = torch.Generator().manual_seed(seed), Text()
     for step in range(STEPS):

@@ -126,6 +126,7 @@ def _random_networks(request: BridgeRequest, *, quiet: bool) -> list[Bridge]:
             vocab_size=512,
             scheme=scheme(name),
             positions="nope",
+            start="authors",
             init_std=max(request.dim, 1) ** -0.5,
             causal=request.causal,
             **shape,

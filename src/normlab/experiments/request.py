@@ -6,9 +6,9 @@ Nothing here, nor in a module that only declares a request, imports torch: `norm
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic.config import JsonDict
@@ -49,11 +49,21 @@ def shipped_text() -> AnyTask:
     return Text()
 
 
+Start = Literal["fair", "old"]
+"""How the models of a sweep begin. `old`: each as its authors begin it and otherwise with 0.02, as all did until
+2026-11-19; stored sweeps and the ledger's presets keep it, so that their numbers can be made again."""
+
+
 class Request(Config):
     """Base of every request. In the fields that it `grows` by, a folder may be asked for more than it holds."""
 
     kind: ClassVar[str]
     grows: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def stored(cls, values: Mapping[str, object]) -> Self:
+        """A request as a folder holds it. One that does not say how its models begin is of the old start."""
+        return cls.from_dict({"start": "old", **values} if "start" in cls.model_fields else values)
 
     def check(self) -> Self:
         """Raise for what can be known to fail before anything is written."""
@@ -104,4 +114,4 @@ def assignments(pairs: Iterable[str], *, source: str) -> dict[str, object]:
     return found
 
 
-__all__ = ["AnyTask", "Request", "assignments", "option", "shipped_text", "task_of", "task_text"]
+__all__ = ["AnyTask", "Request", "Start", "assignments", "option", "shipped_text", "task_of", "task_text"]

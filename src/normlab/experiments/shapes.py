@@ -7,7 +7,7 @@ import re
 from pydantic import field_validator
 
 from normlab.errors import ConfigError
-from normlab.experiments.request import AnyTask, Request, option, shipped_text
+from normlab.experiments.request import AnyTask, Request, Start, option, shipped_text
 
 
 def round_3(value: float) -> float:
@@ -55,6 +55,7 @@ class GridRequest(Request):
     task: AnyTask = option(
         shipped_text, "A text file (at most 512 MB), or a task's name (default: the text that ships).", flag="--data"
     )
+    start: Start = "fair"
 
     @field_validator("schemes")
     @classmethod

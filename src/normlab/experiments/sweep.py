@@ -86,6 +86,12 @@ class Sweep:
                 f"{str(self.folder)!r} holds another sweep, of the kind {there.kind!r}; give another --out"
             )
         was, now = _known(there, type(request)), request.to_dict()
+        if was.get("start") != now.get("start"):
+            raise ConfigError(
+                f"the runs in {str(self.folder)!r} have the start {was.get('start')!r}, and new ones have {now['start']!r}: "
+                "losses of different initialisations are not compared. `normlab report` still reads that folder; give "
+                "another --out for a new comparison"
+            )
         changed = [
             key for key in was if was[key] != now[key] and not (key in request.grows and _covers(now[key], was[key]))
         ]
@@ -192,7 +198,7 @@ def _older(folder: Path) -> SweepFile:
 
 def read_request(folder: str | Path, kind: type[AnyRequest]) -> AnyRequest:
     """What was asked of the sweep in this folder."""
-    return kind.from_dict(read_sweep(folder).request)
+    return kind.stored(read_sweep(folder).request)
 
 
 def read_runs(folder: str | Path) -> list[FinishedRun]:
@@ -245,8 +251,8 @@ def _say_how(jobs: Sequence[Job]) -> None:
 
 def _known(there: SweepFile, kind: type[Request]) -> dict[str, object]:
     """What was asked then, in today's words. What an older version did not ask about cannot have changed."""
-    whole = kind.from_dict(there.request).to_dict()
-    return {key: value for key, value in whole.items() if key in there.request}
+    whole = kind.stored(there.request).to_dict()
+    return {key: value for key, value in whole.items() if key in there.request or key == "start"}
 
 
 def _covers(now: object, was: object) -> bool:

@@ -10,6 +10,7 @@ from typing_extensions import Self
 from normlab.config import Config
 from normlab.errors import ConfigError
 from normlab.schemes import SCHEMES, Frame, SchemeConfig, Site, lookup, make_sites, parse_scheme, scheme
+from normlab.schemes.start import AUTHORS_STD, Start
 
 
 def _to_scheme(value: object) -> object:
@@ -76,9 +77,22 @@ class TransformerConfig(Config):
     bias: bool = Field(False, description="bias in every linear map")
     dropout: float = Field(0.0, ge=0, lt=1)
     tie_embeddings: bool = True
-    embedding_scale: float = Field(1.0, gt=0, description="factor on the token embedding (Gemma: sqrt(dim))")
-    init_std: float = Field(0.02, gt=0, description="of the plain initialisation and of the embedding")
-    embedding_std: float | None = Field(None, gt=0, description="of the embedding and the head; null: init_std")
+    start: Start = Field(
+        "fair",
+        description="fair: one rule for all schemes, every matrix N(0, 1/inputs); authors: as the scheme's authors begin",
+    )
+    start_factor: float = Field(1.0, gt=0, description="on every matrix of a branch at the fair start")
+    init_std: float | None = Field(
+        None, gt=0, description="of matrices and tables; null: inputs^-1/2 where the start is fair, 0.02 where not"
+    )
+    embedding_std: float | None = Field(
+        None,
+        gt=0,
+        description="of embedding and head; null: init_std, or dim^-1/2 where that is null and the start fair",
+    )
+    embedding_scale: float | None = Field(
+        None, gt=0, description="factor on the token embedding; null: sqrt(dim) where the start is fair, 1 where not"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -98,6 +112,8 @@ class TransformerConfig(Config):
             raise ValueError(
                 f"bias: {self.scheme.name} keeps its weights on the sphere and has no biases; leave it out"
             )
+        if self.start == "authors" and self.start_factor != 1.0:
+            raise ValueError("start_factor: the start 'authors' has none; set init_std, or take start: fair")
         self.scheme.check(self.sites())
         return self
 
@@ -107,9 +123,23 @@ class TransformerConfig(Config):
         return self.head_dim or self.dim // self.heads
 
     @property
+    def std_of_tables(self) -> float:
+        """Standard deviation of learned positions, and of the embedding where nothing else is said of it."""
+        if self.init_std is not None:
+            return self.init_std
+        return self.dim**-0.5 if self.start == "fair" else AUTHORS_STD
+
+    @property
     def std_of_embedding(self) -> float:
         """Standard deviation of the embedding at the start."""
-        return self.init_std if self.embedding_std is None else self.embedding_std
+        return self.std_of_tables if self.embedding_std is None else self.embedding_std
+
+    @property
+    def scale_of_embedding(self) -> float:
+        """What multiplies the token embedding where it opens the stream."""
+        if self.embedding_scale is not None:
+            return self.embedding_scale
+        return self.dim**0.5 if self.start == "fair" else 1.0
 
     @property
     def size_of_ffn(self) -> int:
@@ -129,4 +159,7 @@ class TransformerConfig(Config):
 
     def frame(self, width: int | None = None) -> Frame:
         """What the scheme is built in; of another width where one is given."""
-        return Frame(width or self.dim, self.sites(), norm=self.norm, eps=self.eps, init_std=self.init_std)
+        return Frame(
+            width or self.dim, self.sites(), norm=self.norm, eps=self.eps, init_std=self.init_std or AUTHORS_STD,
+            start=self.start, matrix_std=self.init_std, factor=self.start_factor,
+        )  # fmt: skip

@@ -56,7 +56,7 @@ class Transformer(nn.Module):
         for table in self.token_tables():
             nn.init.normal_(table, std=self.config.std_of_embedding)
         if self.position is not None:
-            nn.init.normal_(self.position.weight, std=self.config.init_std)
+            nn.init.normal_(self.position.weight, std=self.config.std_of_tables)
         for site, branch in zip(self.sites, self.branches, strict=True):
             for part in branch.modules():
                 reset = getattr(part, "reset_parameters", None)
@@ -144,8 +144,8 @@ class Transformer(nn.Module):
                 x = self.embedding(tokens)
             except IndexError:
                 raise InputError(self._outside(tokens)) from None
-        if self.config.embedding_scale != 1.0:
-            x = x * self.config.embedding_scale
+        if (scale := self.config.scale_of_embedding) != 1.0:
+            x = x * scale
         if self.position is not None:
             x = x + self.position(positions)
         elif self.config.positions == "sinusoidal":

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from normlab.config import Config
 from normlab.schemes.norms import NormKind, make_norm
+from normlab.schemes.start import AUTHORS_STD, Start, output_factor
 
 Kind = Literal["attention", "ffn"]
 Stream = Any  # what `open` returns is the scheme's own business
@@ -62,7 +63,14 @@ class Frame:
     sites: tuple[Site, ...]
     norm: NormKind = "rmsnorm"
     eps: float = 1e-6
-    init_std: float = 0.02
+    init_std: float = AUTHORS_STD  # of the scheme's own random matrices and, at the authors' start, of plain branches
+    start: Start = "authors"
+    matrix_std: float | None = None  # of a branch's matrices at the fair start; None: factor * inputs^-1/2
+    factor: float = 1.0
+
+    def branch_std(self, inputs: int) -> float:
+        """Of a branch's matrix at the fair start: it then keeps the mean square of what it multiplies."""
+        return self.factor * inputs**-0.5 if self.matrix_std is None else self.matrix_std
 
     def new_norm(self, *, eps: float | None = None) -> nn.Module:
         return make_norm(self.norm, self.dim, eps=self.eps if eps is None else eps)
@@ -194,22 +202,31 @@ class SchemeConfig(Config, ABC):
 
 @dataclass(frozen=True)
 class Init:
-    """How a scheme fills its branches, as data: plain or Xavier, a gain on the value path, a scale on the outputs."""
+    """How the authors of a scheme fill its branches, as data.
+
+    `gain` belongs to the scheme's definition (DeepNorm's beta) and holds at every start; `kind` and `out` are a recipe
+    (Xavier, GPT-2's 1/sqrt(2L)) and hold at the start `authors` alone.
+    """
 
     kind: Literal["plain", "xavier"] = "plain"
     gain: Callable[[Site, Any], float] | None = None  # on value, out, up, gate, down
     out: Callable[[Site, Any], float] | None = None  # on out, down only
 
     @torch.no_grad()
-    def fill_(self, branch: Branch, site: Site, *, options: Any, std: float) -> None:
+    def fill_(self, branch: Branch, site: Site, *, options: Any, frame: Frame) -> None:
         for role, weight in branch.matrices().items():
             # Query and key set the temperature of the softmax, not the size of the update: gains leave them alone.
             gain = 1.0 if self.gain is None or role in ("query", "key") else self.gain(site, options)
+            if frame.start == "fair":
+                if self.gain is None and role in ("out", "down"):
+                    gain *= output_factor(site.count)
+                nn.init.normal_(weight, std=gain * frame.branch_std(weight.shape[1]))
+                continue
             gain *= self.out(site, options) if self.out is not None and role in ("out", "down") else 1.0
             if self.kind == "xavier":
                 nn.init.xavier_normal_(weight, gain=gain)
             else:
-                nn.init.normal_(weight, std=gain * std)
+                nn.init.normal_(weight, std=gain * frame.init_std)
 
 
 PLAIN = Init()
@@ -375,8 +392,8 @@ class Scheme(nn.Module, ABC):
         """Fill the scheme's own parameters and buffers (not those of its norms)."""
 
     def init_branch_(self, branch: Branch, site: Site) -> None:
-        """Fill a branch's matrices as `init` says."""
-        self.init.fill_(branch, site, options=self.config, std=self.frame.init_std)
+        """Fill a branch's matrices as the frame's start says."""
+        self.init.fill_(branch, site, options=self.config, frame=self.frame)
 
     def after_step_(self, model: nn.Module) -> None:
         """Called after every optimizer step (nGPT puts the weights back on the sphere)."""

@@ -138,7 +138,7 @@ class DepthAttention(Scheme):
     def init_branch_(self, branch: Branch, site: Site) -> None:
         """As GPT-2, or as the row around the branches begins."""
         if self.placed is None:
-            GPT2.fill_(branch, site, options=self.config, std=self.frame.init_std)
+            GPT2.fill_(branch, site, options=self.config, frame=self.frame)
         else:
             self.placed.init_branch_(branch, site)
 

@@ -68,7 +68,7 @@ class Recipe:
         return width**0.5 if self.embedding == "sqrt_width" else 1.0
 
 
-MODEL_FIELDS = ("embedding_scale", "embedding_std", "init_std", "qk_norm")
+MODEL_FIELDS = ("start", "embedding_scale", "embedding_std", "init_std", "qk_norm")
 TRAIN_FIELDS = ("weight_decay", "decay_embeddings")
 
 RECIPES: dict[str, Recipe] = {

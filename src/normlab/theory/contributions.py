@@ -76,18 +76,21 @@ class Contributions:
 
 
 def network(scheme: SchemeConfig, setting: ContributionSetting) -> Transformer:
-    """`paper`: the network of the mean-field paper, with embeddings of unit size. `gpt2`: the library's defaults."""
+    """`paper`: the network of the mean-field paper, with embeddings of unit size. `gpt2`: the start of the scheme's
+    authors, with 0.02 where they name no size."""
     vocabulary, width = 256, setting.dim
     torch.manual_seed(setting.seed)
     if setting.init == "gpt2":
         heads = max(1, width // 32)
         return Transformer(
-            TransformerConfig(vocab_size=vocabulary, dim=width, depth=setting.depth, heads=heads, scheme=scheme)
+            TransformerConfig(
+                vocab_size=vocabulary, dim=width, depth=setting.depth, heads=heads, scheme=scheme, start="authors"
+            )
         )
     config = TransformerConfig(
         vocab_size=vocabulary, dim=width, depth=setting.depth, heads=1, scheme=scheme, norm="layernorm", positions="nope",
-        ffn="relu", ffn_dim=width, causal=False, eps=1e-12, tie_embeddings=False, init_std=width**-0.5,
-        embedding_scale=width**0.5,
+        ffn="relu", ffn_dim=width, causal=False, eps=1e-12, tie_embeddings=False, start="authors",
+        init_std=width**-0.5, embedding_scale=width**0.5,
     )  # fmt: skip
     model = Transformer(config)
     fill_paper_(model)

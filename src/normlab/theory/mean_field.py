@@ -165,6 +165,7 @@ def build(scheme: SchemeConfig, setting: MeanFieldSetting, depth: int, generator
         causal=not paper,
         eps=1e-12,
         tie_embeddings=False,
+        start="authors",
         init_std=width**-0.5,
     )
     with torch.random.fork_rng():

@@ -24,7 +24,7 @@ from normlab.experiments.compare.terminal import show
 from normlab.experiments.executors.protocol import Executor
 from normlab.experiments.protocol import Experiment, Wave
 from normlab.experiments.request import Request
-from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.config import OLD_START, RunConfig
 from normlab.experiments.runs.records import FinishedRun, read_run
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.shapes import round_3, run_name
@@ -126,7 +126,7 @@ def run_of(request: CompareRequest, arm: SchemeAtDepth, *, lr: float, seed: int,
     # Shares of so few steps round to nothing: one step of warm-up is the least.
     warmup = min(steps, max(1, round(request.warmup * steps))) if request.warmup > 0 else 0
     config = parse_scheme(scheme)
-    own = recipe_of(config) if request.recipe == "authors" else Recipe()
+    own = recipe_of(config) if request.start == "old" and request.recipe == "authors" else Recipe()
     return RunConfig(
         model=_model_of(request, config, depth, own),
         task=request.task,
@@ -154,7 +154,9 @@ def _model_of(
     size = {"vocab_size": request.task.vocab_size, "dim": request.dim, "depth": depth, "heads": request.heads}
     if request.backbone is not None:
         return BackboneConfig.sized(request.backbone, scheme, **size)
-    taken = own.model_settings(request.dim, qk_norm=scheme.demands().qk_norm is None)
+    taken: dict[str, object] = {**own.model_settings(request.dim, qk_norm=scheme.demands().qk_norm is None)}
+    if request.start == "old":  # 0.02 where the recipe says nothing
+        taken = {**OLD_START, **taken}
     tied = request.task.embedding(request.dim) is None
     return TransformerConfig.from_dict({**size, **taken, "scheme": scheme.to_dict(), "tie_embeddings": tied})
 

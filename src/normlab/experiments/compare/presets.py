@@ -9,6 +9,7 @@ Options = dict[str, object]
 # DenseFormer is the static-routing control: it may weigh depth too, but with weights that no token changes.
 LADDER_SCHEMES = ("pre_norm", "block_attn_res", "siamese_norm", "peri_norm", "post_norm", "dense_former")
 LADDER: Options = {
+    "start": "old", "recipe": "authors",  # as the stored results were made
     "schemes": LADDER_SCHEMES, "baseline": "pre_norm", "seeds": 5, "tune_seeds": 2, "tune_share": 0.25,
     "lrs": (1e-3, 3e-3, 1e-2),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.lengthgen.result import LengthGeneralization
 from normlab.experiments.protocol import Experiment, Wave
 from normlab.experiments.request import Request
-from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.config import OLD_START, RunConfig
 from normlab.experiments.runs.records import read_run
 from normlab.experiments.runs.score import ByLength
 from normlab.experiments.runs.stack import stacks
@@ -152,11 +152,18 @@ def _model(request: LengthgenRequest, point: _Point, scheme: str) -> Transformer
             "positions": point.positions,
             "max_length": request.max_length or max(*request.test_lengths, request.train_length),
             "tie_embeddings": False,
-            "init_std": dim**-0.5,
+            **_start(request, dim),
             "norm": request.norm,
             **FIX_OPTIONS[point.fix],
         }
     )
+
+
+def _start(request: LengthgenRequest, dim: int) -> dict[str, object]:
+    """The minimal model's embedding is a table of N(0, 1/d) that nothing multiplies, as in the paper's theory."""
+    if request.start == "old":
+        return {**OLD_START, "init_std": dim**-0.5}
+    return {"start": "fair", **({"embedding_scale": 1.0} if request.preset == "minimal" else {})}
 
 
 def _train(request: LengthgenRequest, seed: int, lr: float) -> TrainConfig:

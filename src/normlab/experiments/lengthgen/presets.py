@@ -22,11 +22,21 @@ class Preset:
     shared: Options = field(default_factory=dict)
 
     def options(self, part: str) -> Options:
-        return {**self.shared, **self.parts[part]}
+        """With the start that the stored results have."""
+        return {"start": "old", **self.shared, **self.parts[part]}
 
 
-TWO_LAYER: Options = {"preset": "two_layer", "dims": (16,), "seeds": 8, "batch": 8, "lrs": (1e-2,), "steps": 600}
+TWO_LAYER: Options = {
+    "start": "old",
+    "preset": "two_layer",
+    "dims": (16,),
+    "seeds": 8,
+    "batch": 8,
+    "lrs": (1e-2,),
+    "steps": 600,
+}
 SMALL_MINIMAL: Options = {
+    "start": "old",
     "preset": "minimal",
     "train_length": 8,
     "seeds": 8,
@@ -39,7 +49,7 @@ NOTHING_BEHIND = "pre_norm(final_norm=False)"
 """The control: no norm stands behind attention. Plain `pre_norm` has its final one there."""
 SEVEN_ARMS = (NOTHING_BEHIND, "post_norm", "peri_norm", "res_norm(final_norm=False)", "pre_norm", "peri_init_norm",
               "no_norm")  # fmt: skip
-MINIMAL_16: Options = {"preset": "minimal", "train_length": 8, "batch": 64, "schemes": SEVEN_ARMS,
+MINIMAL_16: Options = {"start": "old", "preset": "minimal", "train_length": 8, "batch": 64, "schemes": SEVEN_ARMS,
                        "task": "set-complement(vocab=16)", "test_lengths": (1, 2, 4, 8, 12, 15)}  # fmt: skip
 FOUR_TASKS: dict[str, Options] = {
     "set-complement": {"task": "set-complement(vocab=12, targets=exact)", "train_length": 6,

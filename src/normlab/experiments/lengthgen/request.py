@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
 from normlab.errors import ConfigError, canonical, unknown
-from normlab.experiments.request import AnyTask, Request, option, task_of
+from normlab.experiments.request import AnyTask, Request, Start, option, task_of
 from normlab.experiments.shapes import known_schemes
 
 FOUR = ("pre_norm", "post_norm", "peri_norm", "peri_init_norm")
@@ -70,6 +70,7 @@ class LengthgenRequest(Request):
     evaluate_at: tuple[Width, ...] = option((), "Steps at which to score on the way, with commas.", strict=False)
     depth: int | None = option(None, "Layers (default: the preset's).", ge=1)
     max_length: int | None = option(None, "Size of the table of learned positions (default: as needed).", ge=1)
+    start: Start = "fair"
 
     @field_validator("schemes")
     @classmethod

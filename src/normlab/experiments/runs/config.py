@@ -1,6 +1,7 @@
 """`RunConfig`: everything that decides a run. `config.yaml` in its folder is this, whole.
 
-Two older formats are read as well: cells of a comparison (`measure`) and runs of a length experiment (`test_lengths`).
+Older formats are read as well: cells of a comparison (`measure`), runs of a length experiment (`test_lengths`), and format
+2, which knew one start, the authors'. A file that names no format was written by hand and has today's defaults.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ from normlab.surgery.backbone.model import Backbone
 from normlab.tasks import Task
 from normlab.training import TrainConfig
 
-FORMAT = 2
+FORMAT = 3
+START_OF_OLDER: dict[str, object] = {"start": "authors", "start_factor": 1.0}
+"""What a model of format 1 or 2 does not say: there was one start."""
+OLD_START: dict[str, object] = {**START_OF_OLDER, "init_std": 0.02, "embedding_scale": 1.0}
+"""Fields of a `TransformerConfig` that begins as all did until 2026-11-19, where no recipe said otherwise."""
 if TYPE_CHECKING:
     AnyModel = TransformerConfig | BackboneConfig
 else:
@@ -222,12 +227,15 @@ def _without(section: object, *keys: str) -> dict[str, object]:
 def upgraded(values: Mapping[str, object]) -> dict[str, object]:
     """Plain values of an older format in today's words."""
     found = dict(values)
+    older = found.get("format") in (1, 2) or bool({"measure", "test_lengths"} & set(found))
     if "measure" in found and "score" not in found:
         measure = found.pop("measure")
         found["score"] = {"kind": "held_out", **measure} if isinstance(measure, dict) else measure
-        if found.get("format", 1) == 1:
-            found["format"] = FORMAT
     if "test_lengths" in found and "score" not in found:
         score = {"lengths": found.pop("test_lengths"), "count": found.pop("test_count", 256)}
         found["score"] = {"kind": "by_length", **score, "task": found.pop("test_task", None)}
+    if older:
+        found["format"] = FORMAT
+        if isinstance(model := found.get("model"), dict) and "architecture" not in model:
+            found["model"] = {**model, **START_OF_OLDER, **{k: model[k] for k in START_OF_OLDER if k in model}}
     return found

@@ -15,7 +15,7 @@ from typing import ClassVar
 from normlab.experiments.compare.tables import runs_csv
 from normlab.experiments.protocol import Experiment, Wave
 from normlab.experiments.request import Request
-from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.config import OLD_START, RunConfig
 from normlab.experiments.runs.records import FinishedRun
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.shapes import round_3, run_name
@@ -82,6 +82,7 @@ def run_of(request: StabilityRequest, line: Line, lr: float, seed: int) -> RunCo
         model=TransformerConfig(
             vocab_size=request.task.vocab_size, dim=request.dim, depth=depth, heads=request.heads,
             scheme=parse_scheme(scheme), tie_embeddings=request.task.embedding(request.dim) is None,
+            **(OLD_START if request.start == "old" else {}),  # type: ignore[arg-type]
         ),
         task=request.task,
         train=TrainConfig(

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from normlab.errors import InputError
-from normlab.experiments.runs.config import RunConfig
+from normlab.experiments.runs.config import OLD_START, RunConfig
 from normlab.experiments.runs.folder import prepare
 from normlab.experiments.runs.records import FinishedRun
 from normlab.experiments.runs.score import HeldOut
@@ -56,7 +56,9 @@ USUAL = Peak(2.4e-3, 100)
 
 
 def model_config(scheme: str, *, depth: int = DEPTH, dim: int = DIM) -> TransformerConfig:
-    return TransformerConfig(vocab_size=256, dim=dim, depth=depth, heads=HEADS, scheme=parse_scheme(scheme))
+    """With the start that all models had until 2026-11-19: the stored evidence is of such networks."""
+    size = {"vocab_size": 256, "dim": dim, "depth": depth, "heads": HEADS}
+    return TransformerConfig(scheme=parse_scheme(scheme), **size, **OLD_START)  # type: ignore[arg-type]
 
 
 def as_authors(model: TransformerConfig) -> TransformerConfig:

@@ -37,7 +37,7 @@ def language_model(seed: int, shape: SmallSize, *, early: float = 1.0) -> Transf
     torch.manual_seed(seed)
     config = TransformerConfig(
         vocab_size=256, dim=shape.width, depth=shape.depth, heads=2, scheme=parse_scheme("pre_norm"),
-        init_std=shape.width**-0.5,
+        start="authors", init_std=shape.width**-0.5,
     )  # fmt: skip
     model = Transformer(config)
     for site, branch in zip(model.sites, model.branches, strict=True):

@@ -124,7 +124,8 @@ def against_torch(seed: int, *, pre: bool) -> float:
     ours = Transformer(
         TransformerConfig(
             vocab_size=64, dim=width, depth=depth, heads=4, ffn_dim=64, norm="layernorm", ffn="relu", positions="nope",
-            causal=False, bias=True, eps=1e-5, init_std=1.0, scheme=parse_scheme("pre_norm" if pre else "post_norm"),
+            causal=False, bias=True, eps=1e-5, start="authors", init_std=1.0,
+            scheme=parse_scheme("pre_norm" if pre else "post_norm"),
         )
     )  # fmt: skip
     ours.load_state_dict(_renamed(theirs, pre=pre), strict=False)

@@ -168,5 +168,5 @@ def _open_sums(seed: int, *, size: int, blocks: int) -> list[list[float]]:
 def small(scheme: str, seed: int, **options: object) -> Transformer:
     """A model of two heads, four layers, float64, with seeded weights."""
     torch.manual_seed(seed)
-    shape: dict[str, object] = {"vocab_size": 64, "dim": 32, "depth": 4, "heads": 2, **options}
+    shape: dict[str, object] = {"vocab_size": 64, "dim": 32, "depth": 4, "heads": 2, "start": "authors", **options}
     return Transformer(TransformerConfig(scheme=parse_scheme(scheme), **shape)).double()  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def minimal_model(scheme: str, seed: int, *, vocab: int, dim: int | None = None)
     return Transformer(
         TransformerConfig(
             vocab_size=vocab, dim=width, depth=1, heads=1, ffn="none", positions="nope", scheme=parse_scheme(scheme),
-            tie_embeddings=False, init_std=width**-0.5,
+            tie_embeddings=False, start="authors", init_std=width**-0.5,
         )
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from normlab.training.record import read_log
 
 def trained(folder: Path, options: Options, *, seeds: int) -> LengthGeneralization:
     """The experiment, brought to its end in this folder; what is finished there is only read."""
-    request = LengthgenRequest(**{**options, "seeds": seeds})  # type: ignore[arg-type]
+    request = LengthgenRequest(**{"start": "old", **options, "seeds": seeds})  # type: ignore[arg-type]
     return EXPERIMENT.carry_out(request, Sweep(folder, HereExecutor(), quiet=True))
 
 
@@ -47,7 +47,7 @@ class Reached:
 
 def reached(folder: Path, options: Options, *, seeds: int) -> Reached:
     """What there is in this folder; where there is nothing yet, the first rung of `evaluate_at` is trained here."""
-    request = LengthgenRequest(**{**options, "seeds": seeds})  # type: ignore[arg-type]
+    request = LengthgenRequest(**{"start": "old", **options, "seeds": seeds})  # type: ignore[arg-type]
     wanted = runs_of(request)
     found = _last_common(folder, request, wanted)
     if found is None:
