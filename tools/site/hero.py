@@ -85,7 +85,7 @@ def _text(x: float, y: float, words: str, colour: str, *, anchor: str = "start",
 
 
 def main() -> None:
-    request = AtlasRequest(schemes=SCHEMES, depth=DEPTH, dim=64, init="paper", rounds=1)
+    request = AtlasRequest(schemes=SCHEMES, depth=DEPTH, dim=64, init="unit", rounds=1)
     write_text(OUT, draw(measure(request, quiet=True).entries))
 
 

@@ -22,11 +22,13 @@ def test_what_is_measured_is_what_the_schemes_say():
 
 def test_the_law_is_that_of_the_initialisation():
     shape = {"schemes": ("pre_norm", "post_norm"), "depth": 24, "dim": 32, "rounds": 1}
-    paper, post = measure(AtlasRequest(**shape, init="paper"), quiet=True).entries
-    small, _ = measure(AtlasRequest(**shape), quiet=True).entries
-    assert paper.stream[-2] / paper.stream[2] > 3
+    unit, post = measure(AtlasRequest(**shape, init="unit"), quiet=True).entries
+    small, _ = measure(AtlasRequest(**shape, init="gpt2"), quiet=True).entries
+    fair, _ = measure(AtlasRequest(**shape), quiet=True).entries
+    assert unit.stream[-2] / unit.stream[2] > 3
     assert small.stream[-2] / small.stream[2] < 2.5
-    for entry in (paper, small):
+    assert fair.stream[0] == pytest.approx(1, rel=0.1)
+    for entry in (unit, small, fair):
         measured, law = (values[-2] / values[2] for values in (entry.stream, entry.law))
         assert law == pytest.approx(measured, rel=0.35), "one law for one initialisation"
     assert post.law == pytest.approx([1.0] * 49)

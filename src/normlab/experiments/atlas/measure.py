@@ -1,8 +1,8 @@
 """The atlas: every scheme at initialisation, measured on real text and laid beside its law.
 
-For each scheme one model of the same shape is built with the scheme's own initialisation and looked at once: what each
-branch reads, what it adds, what taking it out changes, which layer gets the gradient, how depth is mixed, what it costs. The definitions of what is
-measured are those of `observe.portrait` and `observe.effect`.
+For each scheme one model of the same shape is built, by one of three starts, and looked at once: what each branch reads, what
+it adds, what taking it out changes, which layer gets the gradient, how depth is mixed, what it costs. The definitions are
+those of `observe.portrait` and `observe.effect`.
 """
 
 from __future__ import annotations
@@ -86,13 +86,14 @@ def _same(logits: Tensor, others: Mapping[str, Tensor]) -> str | None:
 
 
 def _build(scheme: SchemeConfig, request: AtlasRequest, vocabulary: int) -> Transformer:
-    if request.init == "paper":
+    if request.init == "unit":
         setting = ContributionSetting(depth=request.depth, dim=request.dim, init="paper", seed=request.seed)
         return network(scheme, setting)
     torch.manual_seed(request.seed)
     config = TransformerConfig(
-        vocab_size=vocabulary, dim=request.dim, depth=request.depth, heads=request.heads, scheme=scheme
-    )
+        vocab_size=vocabulary, dim=request.dim, depth=request.depth, heads=request.heads, scheme=scheme,
+        start="fair" if request.init == "fair" else "authors",
+    )  # fmt: skip
     return Transformer(config)
 
 
@@ -123,7 +124,7 @@ def _look(model: Transformer, sample: Batch, *, step_ratio: float, same_as: str 
 def law_at(found: Portrait, mixing: list[list[float]] | None) -> list[float | None] | None:
     """h_l = sum_i M[l,i] v_i with independent v_i of the sizes that this initialisation gives them; None without an M.
 
-    So the law is that of the initialisation that is looked at: with GPT-2's, small branches hardly move the stream.
+    So the law is that of the start that is looked at: with GPT-2's, small branches hardly move the stream.
     """
     if mixing is None or found.embedding is None or found.added is None:
         return None

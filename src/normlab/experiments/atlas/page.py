@@ -28,6 +28,12 @@ FAMILIES = {
     "depth-sources": "A layer reads all layers before it",
 }
 NAMED = ("pre_norm", "post_norm", "block_attn_res")  # in the sentence, where they are looked at
+START_SAID = {
+    "fair": "All schemes start alike: every matrix N(0, 1/inputs), the embedding at mean square 1. What a scheme defines "
+    "itself (gains, gates, the sphere) stays.",
+    "gpt2": "Each scheme starts as its authors start it, and with GPT-2's standard deviation of 0.02 where they name none.",
+    "unit": "All branches have unit size at the start, as in the mean-field theory of Xiong et al.",
+}
 COUNT = {2: "both", 3: "all three"}
 ALONE = 6  # so many schemes share one picture; more are drawn family by family
 
@@ -101,8 +107,7 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
     page.figure(drawn, height=height, caption=OVERVIEW)
     page.details(
         "How to read this",
-        "Each scheme has its own initialisation, or the one asked for; shape, text and seed are the same for all, and "
-        "nothing is trained. A dot right of the dotted line in the first column is a stream that grows: each later layer "
+        f"{START_SAID[atlas.request.init]} Shape, text and random seed are the same for all, and nothing is trained. A dot right of the dotted line in the first column is a stream that grows: each later layer "
         "is a smaller part of it. A dot far left in the second column is a last branch that hardly counts. In the third, "
         "right of the line the first layer gets more gradient than the last.",
         "The effect of a branch is the mean over tokens of |h' - h| / |h|: h is what the head reads, h' the same when the "
