@@ -126,5 +126,3 @@ def test_a_branch_of_zeros_has_no_effect(scheme):
     effects = branch_effects(model, tokens)
     assert effects[2] == pytest.approx(0, abs=1e-14)
     assert min(effects[:2] + effects[3:]) > 1e-6
-
-

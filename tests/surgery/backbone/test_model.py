@@ -86,7 +86,10 @@ def test_features_are_what_the_head_reads(kind, scheme):
 def test_effects_are_those_of_branches_whose_output_projection_is_zero():
     model, tokens = built().eval(), batch().tokens
     effects = branch_effects(model, tokens)
-    for index, layer in ((0, model.model.model.layers[0].self_attn.o_proj), (3, model.model.model.layers[1].mlp.down_proj)):
+    for index, layer in (
+        (0, model.model.model.layers[0].self_attn.o_proj),
+        (3, model.model.model.layers[1].mlp.down_proj),
+    ):
         with torch.no_grad():
             whole = model.features(tokens)
             kept = layer.weight.clone()

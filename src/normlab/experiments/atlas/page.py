@@ -107,7 +107,8 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
     page.figure(drawn, height=height, caption=OVERVIEW)
     page.details(
         "How to read this",
-        f"{START_SAID[atlas.request.init]} Shape, text and random seed are the same for all, and nothing is trained. A dot right of the dotted line in the first column is a stream that grows: each later layer "
+        f"{START_SAID[atlas.request.init]} Shape, text and random seed are the same for all, and nothing is trained. "
+        "A dot right of the dotted line in the first column is a stream that grows: each later layer "
         "is a smaller part of it. A dot far left in the second column is a last branch that hardly counts. In the third, "
         "right of the line the first layer gets more gradient than the last.",
         "The effect of a branch is the mean over tokens of |h' - h| / |h|: h is what the head reads, h' the same when the "
