@@ -16,11 +16,14 @@ help:
 # The stamps carry the torch version: another TORCH installs anew.
 DEV    := .venv/.dev-$(TORCH)
 BENCH  := .venv/.bench-$(TORCH)
+RAY    := .venv/.ray-$(TORCH)
 
 $(DEV): pyproject.toml constraints.txt tools/setup.sh
 	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" dev
 $(BENCH): $(DEV)
 	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" bench
+$(RAY): $(DEV)
+	@sh tools/setup.sh "$(PYTHON)" "$(TORCH)" ray
 
 demo: $(DEV)
 	@$(BIN)/normlab demo --out runs/demo
@@ -34,8 +37,11 @@ test-cpus: $(DEV)
 	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(MAKE) test
 	$(MAKE) test
 
-test-slow: $(DEV)
-	$(BIN)/python -m pytest -q -m slow
+# Tests that take minutes, and those of Ray, which is installed for them alone.
+RAY_TESTS := tests/experiments/executors/test_ray.py
+test-slow: $(RAY)
+	$(BIN)/python -m pytest -q $(RAY_TESTS)
+	$(BIN)/python -m pytest -q -m slow --ignore=$(RAY_TESTS)
 
 # Line coverage of the suite, room by room; what runs in processes of its own (workers, torchrun) does not count.
 coverage: $(DEV)

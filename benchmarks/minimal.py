@@ -41,6 +41,7 @@ def stepper(scheme: str, kind: str) -> Any:
                 "scheme": scheme,
                 "tie_embeddings": False,
                 "init_std": (V - 1) ** -0.5,
+                "embedding_scale": 1.0,
             }
         )
     )

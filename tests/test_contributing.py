@@ -1,5 +1,6 @@
 """The examples of CONTRIBUTING.md are run as they stand: the scheme passes the whole contract suite."""
 
+import html
 import importlib
 import re
 import sys
@@ -9,8 +10,14 @@ import pytest
 
 import normlab as nl
 from normlab.experiments.command import command_line
+from normlab.experiments.compare.experiment import Compare
+from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.sweep import read_runs, read_sweep
 from normlab.probes.judge import advice, verdicts
+from normlab.schemes import label
+from normlab.tasks import task
 from tests.experiments.tiny import sweep_of
+from tests.own_schemes import fresh
 from tests.probes.judge.test_planted import BASE, ODD, layers
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
@@ -36,6 +43,72 @@ def test_the_example_is_a_scheme(module):
     exec(block("use"), names)
     assert names["model"].scheme.config == nl.scheme("leaky_norm")
     assert nl.TransformerConfig.from_yaml(names["model"].config.to_yaml()) == names["model"].config
+
+
+SMALL = {"dim": 16, "heads": 2, "batch": 4, "length": 8, "tokens": 256, "seeds": 2}
+
+
+def test_the_example_is_compared_by_two_workers(module, tmp_path):
+    """The command as it stands, smaller; then what another process reads, refuses and continues."""
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "leaky_norm.py").write_text(block("scheme"))
+    (command,) = re.findall(r"normlab (compare .*)", TEXT.split("<!-- example: compare -->")[1].split("```")[1])
+    small = [word for key, value in SMALL.items() for word in (f"--{key}", str(value))]
+    words = [
+        *command.split(),
+        *small,
+        "--data",
+        "tomita",
+        "--depth",
+        "1",
+        "--lrs",
+        "3e-3",
+        "--out",
+        "out",
+    ]  # the last counts
+    done = fresh(*words, cwd=place)
+    assert done.returncode == 0, done.stderr
+    runs = read_runs(place / "out")
+    assert {(label(run.config.model.scheme), run.seed) for run in runs} == {
+        (scheme, seed) for scheme in ("pre_norm", "leaky_norm") for seed in (0, 1)
+    }
+    here = CompareRequest(schemes=("pre_norm", "leaky_norm"), task=task("tomita"), depths=(1,), lrs=(3e-3,), **SMALL)
+    assert read_sweep(place / "out").external == {"leaky_norm": {"module": "./leaky_norm.py"}}
+    Compare().carry_out(here, sweep_of(tmp_path / "here"))
+    assert {run.name: run.loss for run in runs} == {run.name: run.loss for run in read_runs(tmp_path / "here")}
+
+    read = fresh(cwd=place, code=READERS)
+    assert read.returncode == 0, read.stderr
+    assert "['leaky_norm', 'pre_norm'] imported: False" in read.stdout
+    page = (place / "out" / "report.html").read_text(encoding="utf-8")
+    sentence = "The code of the scheme 'leaky_norm' is not loaded: its runs are shown, "
+    assert sentence in html.unescape(page)
+    assert "give --import ./leaky_norm.py" in html.unescape(page)
+
+    stamps = {path: path.stat().st_mtime_ns for path in place.glob("out/*/summary.json")}
+    bare = [word for word in words if word not in ("--import", "./leaky_norm.py")]
+    refused = fresh(*bare, cwd=place)
+    assert refused.returncode == 2
+    assert "unknown scheme 'leaky_norm'; it comes from the module './leaky_norm.py'" in refused.stderr
+    assert "give --import ./leaky_norm.py" in refused.stderr
+    again = fresh(*words, cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert sentence not in html.unescape((place / "out" / "report.html").read_text(encoding="utf-8"))
+    assert stamps == {path: path.stat().st_mtime_ns for path in place.glob("out/*/summary.json")}
+
+
+READERS = """
+import sys
+from pathlib import Path
+from normlab.cli import run
+from normlab.ui.feed import FolderFeed
+
+assert run(["report", "out"]) == 0
+feed = FolderFeed(Path("out"))
+feed.refresh()
+print(sorted({one.facts.scheme for one in feed.runs.values()}), "imported:", "leaky_norm" in sys.modules)
+"""
 
 
 def test_it_costs_one_file_and_one_line():

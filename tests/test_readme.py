@@ -18,7 +18,7 @@ LONGEST = 30  # words
 def prose(text):
     """Sentences of the text, without code, tables, comments and the targets of links."""
     text = re.sub(r"```.*?```", "", text, flags=re.S)
-    text = re.sub(r"<!--.*?-->|^\|.*$|^#.*$", "", text, flags=re.S | re.M)
+    text = re.sub(r"(?s:<!--.*?-->)|^\|.*$|^#.*$", "", text, flags=re.M)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     paragraphs = re.split(r"\n\s*\n|^- ", text, flags=re.M)
     return [s for p in paragraphs for s in re.split(r"(?<=[.!?:])\s+", " ".join(p.split())) if s]

@@ -5,27 +5,15 @@ python tools/cards.py
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from normlab.cards import FILE, StoredCard
+from normlab.cards import FILE
 from normlab.files import write_json
-from normlab.schemes import SCHEMES
-from normlab.schemes.recipes import recipe
-
-
-def card(name: str) -> StoredCard:
-    """The card of a registered scheme, with its recipe and its options."""
-    config = SCHEMES[name]
-    options = {
-        key: f"{field.default!r}" + (f"  {field.description}" if field.description else "")
-        for key, field in config.model_fields.items()
-        if key != "name"
-    }
-    return StoredCard(name=name, **asdict(config.card), recipe=recipe(name).words(), options=options)
+from normlab.schemes.cards import card
+from normlab.schemes.registry import SCHEMES
 
 
 def cards() -> list[dict[str, object]]:
-    return [card(name).to_dict() for name in SCHEMES]
+    """Of those that are built in: what other packages bring is not ours to store."""
+    return [card(name).to_dict() for name in SCHEMES.registered]
 
 
 if __name__ == "__main__":

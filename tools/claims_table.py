@@ -29,7 +29,10 @@ def number(entry: Entry) -> str:
 
 def row(entry: Entry) -> str:
     decision, claim = entry.decision, entry.claim
-    more = {"undecided": decision.would_change, "not measured": decision.sentence}.get(decision.verdict, "")
+    lacking = {"undecided": decision.would_change, "not measured": decision.sentence}.get(decision.verdict, "")
+    limit = f"Limit: {claim.limit}." if claim.limit else ""
+    corrected = f"Corrected {claim.corrected.date}: [below](#corrections)." if claim.corrected else ""
+    more = " ".join(part for part in (lacking, limit, corrected) if part)
     cells = (claim.id, claim.statement, decision.verdict, number(entry), more)
     return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 
@@ -39,9 +42,20 @@ def text(book: Book) -> str:
     for seed in sorted({entry.claim.seed for entry in book.entries}):
         part = book.of_seed(seed)
         parts.append(f"### {seed}: {TITLES[seed]}\n\n{part.answer}")
-        head = "| claim | statement | verdict | the least certain number | what is lacking |\n|---|---|---|---|---|"
+        head = "| claim | statement | verdict | the least certain number | what is lacking; limits |\n|---|---|---|---|---|"
         parts.append("\n".join([head, *(row(entry) for entry in part.entries)]))
-    return "\n\n".join([*parts, END])
+    return "\n\n".join([*parts, corrections(book), END])
+
+
+def corrections(book: Book) -> str:
+    """What was printed, why it was wrong, what stands, what would decide it: for each claim that was corrected."""
+    parts = ["### Corrections"]
+    for entry in book.entries:
+        claim = entry.claim
+        if claim.corrected is not None:
+            lines = [f"- *{heading}.* {words}" for heading, words in claim.corrected.lines.items()]
+            parts.append("\n".join([f"**{claim.id}**: {claim.statement}\n", *lines]))
+    return "\n\n".join(parts)
 
 
 def written(document: str, book: Book) -> str:

@@ -9,7 +9,7 @@ a table of its own, set against the first by the same seeds.
 
 `--beside`: a rung of another size, between marks of its own name; what stands elsewhere on the page stays.
 
-Sentences come from the numbers: who ends lower or higher than Pre-Norm for certain, after Holm's correction.
+Sentences are numbers with what stands in the way of comparing them; no order of schemes is printed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 BEGIN, END = "<!-- ladder -->\n", "<!-- end of ladder -->"
 SHORT, SHORT_END = "<!-- ladder in short -->\n", "<!-- end of short -->"
 HEAD = (
-    "scheme", "rate", "held-out loss (nats)", "bits per byte", "over seeds", "against pre_norm (95 %)", "p (Holm)",
+    "scheme", "rate", "held-out loss (nats)", "bits per byte", "over seeds", "against pre_norm (95 %)",
     "training loss", "step time", "loss in pre_norm's time, fewer sequences", "saved MB", "gap through the decay",
 )  # fmt: skip
 
 
 def table(setting: SettingResult) -> list[str]:
-    rows = sorted(setting.schemes, key=lambda row: math.inf if row.mean is None else row.mean)
+    rows = sorted(setting.schemes, key=lambda row: (row.scheme != setting.baseline, row.scheme))
     lines = [HEAD, ["---"] * len(HEAD), *(cells(row, base=row.scheme == setting.baseline) for row in rows)]
     return [f"| {' | '.join(line)} |" for line in lines]
 
@@ -56,7 +56,7 @@ def cells(row: SchemeRow, *, base: bool) -> list[str]:
         number(None if row.mean is None else row.mean / math.log(2), ".3f"),
         number(statistics.stdev(losses) if len(losses) > 1 else None, ".3f"),
         "-" if base else f"{number(gap.mean, '+.3f')} ({number(gap.low, '+.3f')} to {number(gap.high, '+.3f')})",
-        "-" if base else number(gap.adjusted, ".3f"), number(row.train, ".3f"),
+        number(row.train, ".3f"),
         number(row.cost.time if row.cost else None, ".2f"),
         number(_last(row) if base else row.loss_at_equal_time, ".3f"),
         number(None if row.activation_bytes is None else row.activation_bytes / 1e6, ".1f"),
@@ -75,27 +75,25 @@ def number(value: float | None, how: str) -> str:
 
 def section(found: Comparison, folder: Path) -> list[str]:
     (setting,) = found.settings
-    said = ladder.of(setting)
-    known = [f"**{setting.setting.optimizer}, {said.tokens:,} tokens.** {said.answer}", ""]
-    known += [f"{said.control} {said.higher}" if said.has_control else said.higher]
-    notes = [note.replace(str(folder), folder.name) for note in found.notes]
-    return [*known, "", *table(setting), "", *notes, *at_an_end(setting, folder), ""]
+    ends = at_an_end(setting, folder)
+    said = ladder.of(setting, at_end=ends)
+    known = [f"**{setting.setting.optimizer}, {said.tokens:,} tokens.** {said.answer}", "", *table(setting), ""]
+    known += [note.replace(str(folder), folder.name) for note in found.notes]
+    if ends:
+        named = ", ".join(f"`{row.scheme}` ({row.lr:g})" for row in setting.schemes if row.scheme in ends)
+        known += [f"The best rate was at an end of those tried for {named}: a better one may lie beyond."]
+    return [*known, ""]
 
 
-def at_an_end(setting: SettingResult, folder: Path) -> list[str]:
-    """Schemes whose best rate is the smallest or the largest that was tried: a better one may lie beyond."""
+def at_an_end(setting: SettingResult, folder: Path) -> set[str]:
+    """Schemes whose best rate is the smallest or the largest that was tried."""
     tried: dict[str, set[float]] = {}
     for place in (folder / TUNING).glob("*/config.yaml"):
         if (run := read_run(place.parent)) is not None:
             tried.setdefault(label(run.config.model.scheme), set()).add(run.lr)
-    found = [
-        f"`{row.scheme}` ({row.lr:g})"
-        for row in setting.schemes
-        if (rates := tried.get(row.scheme)) and row.lr in (min(rates), max(rates))
-    ]
-    if not found:
-        return []
-    return [f"The best rate was at an end of those tried for {', '.join(found)}: a better one may lie beyond."]
+    return {
+        row.scheme for row in setting.schemes if (rates := tried.get(row.scheme)) and row.lr in (min(rates), max(rates))
+    }
 
 
 def other_optimizer(found: SettingResult, first: SettingResult) -> list[str]:
@@ -103,20 +101,20 @@ def other_optimizer(found: SettingResult, first: SettingResult) -> list[str]:
     rows = {row.scheme: row for row in first.schemes}
     said = [f"`{row.scheme}` {gap(row, rows[row.scheme])}" for row in found.schemes if row.scheme in rows]
     return [
-        f"{found.setting.optimizer} minus {first.setting.optimizer}, each at its best rate: {'; '.join(said)} nats.",
+        f"{found.setting.optimizer} minus {first.setting.optimizer}, each at its best rate: {'; '.join(said)} nats "
+        f"({ladder.KIND}).",
         "",
     ]
 
 
-def control(found: SettingResult, ladder: SettingResult) -> list[str]:
-    """A scheme that was added later, beside the baseline and those that lead it."""
+def control(found: SettingResult, first: SettingResult) -> list[str]:
+    """A scheme that was added later, beside the baseline."""
     (own,) = found.schemes
-    rows = {row.scheme: row for row in ladder.schemes}
-    leaders = [row.scheme for row in ladder.schemes if row.difference.lower]
-    said = [f"`{own.scheme}` minus `{ladder.baseline}` {gap(own, rows[ladder.baseline])}"]
-    said += [f"`{name}` minus `{own.scheme}` {gap(rows[name], own)}" for name in leaders]
+    rows = {row.scheme: row for row in first.schemes}
+    said = [f"`{own.scheme}` minus `{first.baseline}` {gap(own, rows[first.baseline])}"]
     return [
-        f"A control that was added after the others were seen, at its own best rate ({own.lr:g}): {'; '.join(said)} nats.",
+        f"A control that was added after the others were seen, at its own best rate ({own.lr:g}): {'; '.join(said)} nats "
+        f"({ladder.KIND}).",
         "",
     ]
 
@@ -140,13 +138,13 @@ def main(folders: list[str]) -> None:
         else:
             lines += control(setting, first)
         if len(setting.schemes) > 1:
-            short.append(in_short(setting))
+            short.append(in_short(setting, Path(name)))
         first = first or setting
         runs = [row for row in map(plain, found.cells) if isinstance(row, dict)]
         target = RESULTS / Path(name).name
         target.mkdir(exist_ok=True)
         if target == ladder.FILE.parent:
-            ladder.store(ladder.of(found.settings[0]))
+            ladder.store(ladder.of(setting, at_end=at_an_end(setting, Path(name))))
         write_text(target / "cells.csv", csv_text(runs))
     page = RESULTS / "README.md"
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
@@ -160,7 +158,7 @@ def beside(folder: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for mark, lines in (
         (folder.name, section(found, folder)),
-        (f"{folder.name} in short", [in_short(found.settings[0])]),
+        (f"{folder.name} in short", [in_short(found.settings[0], folder)]),
     ):
         before, rest = text.split(f"<!-- {mark} -->\n")
         end = f"<!-- end of {mark} -->"
@@ -168,19 +166,16 @@ def beside(folder: Path) -> None:
     write_text(page, text)
     target = RESULTS / folder.name
     target.mkdir(exist_ok=True)
-    write_json(target / "rows.json", asdict(ladder.of(found.settings[0])))
+    (setting,) = found.settings
+    write_json(target / "rows.json", asdict(ladder.of(setting, at_end=at_an_end(setting, folder))))
     runs = [row for row in map(plain, found.cells) if isinstance(row, dict)]
     write_text(target / "cells.csv", csv_text(runs))
 
 
-def in_short(setting: SettingResult) -> str:
+def in_short(setting: SettingResult, folder: Path) -> str:
     """One line of the page's summary."""
-    said = ladder.of(setting)
-    lower = ", ".join(said.lower) or "none"
-    begun = (
-        f"With {setting.setting.optimizer} and ten tokens a parameter ({said.shape}), surely lower than tuned Pre-Norm"
-    )
-    return f"- {begun}: {lower}. {said.higher}"
+    said = ladder.of(setting, at_end=at_an_end(setting, folder))
+    return f"- {setting.setting.optimizer}, {said.short}"
 
 
 def _shortened(text: str, lines: list[str]) -> str:

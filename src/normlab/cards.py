@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normlab.errors import ConfigError, canonical, unknown
+from normlab.plugins import HINT
 
 FILE = Path(__file__).with_name("cards.json")
 
@@ -25,6 +26,7 @@ class StoredCard:
     citation: str
     growth: str
     init: str
+    own_start: str
     extra_parameters: str
     branch_parameters: str
     traffic: str
@@ -43,8 +45,12 @@ def stored_cards() -> tuple[StoredCard, ...]:
     return tuple(StoredCard(**{**card, "traps": tuple(card["traps"])}) for card in found)
 
 
+def is_stored(name: str) -> bool:
+    return any(card.name == canonical(name) for card in stored_cards())
+
+
 def stored_card(name: str) -> StoredCard:
     cards = {card.name: card for card in stored_cards()}
     if canonical(name) not in cards:
-        raise ConfigError(unknown("scheme", name, cards, hint="`normlab schemes` lists them"))
+        raise ConfigError(unknown("scheme", name, cards, hint=HINT))
     return cards[canonical(name)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
+import importlib.util
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -43,6 +46,10 @@ class MissingDependencyError(NormlabError, ImportError):
     """An optional package is needed; the message has the install command."""
 
 
+class PageNotWritten(UserWarning):
+    """Everything but the HTML page was written: a package that pages need is missing, and the message names it."""
+
+
 class ContractError(NormlabError, AssertionError):
     """A scheme, metric or task breaks its contract (`normlab.testing`)."""
 
@@ -73,7 +80,38 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingDependencyError(
-            f"{purpose} needs the package {module.split('.')[0]!r}, which does not import here ({error}); "
-            f"install it with: pip install 'normlab[{extra}]'"
-        ) from None
+        absent = isinstance(error, ModuleNotFoundError) and error.name in (module, module.split(".")[0])
+        raise _missing(module, extra, purpose, "" if absent else f" ({error})") from None
+
+
+def need(*modules: str, extra: str, purpose: str) -> None:
+    """Say before the work which package it needs. Nothing is imported: that may take seconds."""
+    for module in modules:
+        if not is_installed(module):
+            raise _missing(module, extra, purpose)
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # the package above it is absent; or it is half imported
+        return False
+
+
+def _missing(module: str, extra: str, purpose: str, error: str = "") -> MissingDependencyError:
+    state = f"does not import here{error}" if error else "is not installed"
+    return MissingDependencyError(
+        f"{purpose} needs the package {module.split('.')[0]!r}, which {state}; install it with: {install_command(extra)}"
+    )
+
+
+def install_command(extra: str) -> str:
+    """What installs the packages of an extra, from normlab's own metadata. normlab itself is on no package index."""
+    try:
+        lines = importlib.metadata.requires("normlab") or []
+    except importlib.metadata.PackageNotFoundError:  # used from its sources, not installed
+        lines = []
+    named = re.compile(rf"""\bextra\s*==\s*['"]{re.escape(extra)}['"]""")
+    wanted = [line.partition(";") for line in lines]
+    packages = [f'"{package.strip()}"' for package, _, marker in wanted if named.search(marker)]
+    return " ".join(["pip install", *packages]) if packages else f'pip install -e ".[{extra}]" in a clone of normlab'

@@ -8,4 +8,4 @@ def test_nine_rows(capsys):
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) == 9
     assert run(["theory", "summary"]) == 0
-    assert "borne out" in capsys.readouterr().out
+    assert "on the stated sides" in capsys.readouterr().out

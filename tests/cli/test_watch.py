@@ -21,7 +21,7 @@ def test_no_such_folder(capsys, tmp_path):
 def test_without_the_packages(capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert run(["watch", str(tmp_path)]) == 2
-    assert "pip install 'normlab[watch]'" in capsys.readouterr().err
+    assert "`normlab watch` needs the package 'uvicorn'" in capsys.readouterr().err
 
 
 def test_a_server(tmp_path):

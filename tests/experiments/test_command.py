@@ -1,6 +1,7 @@
 """Options and the printed command come from the request: what is printed asks for the same."""
 
 import shlex
+import sys
 
 import pytest
 import typer
@@ -12,7 +13,10 @@ from normlab.experiments.command import command_line, flags, from_texts, make
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.lengthgen.request import LengthgenRequest
 from normlab.experiments.stability.request import StabilityRequest
+from normlab.plugins import import_modules
+from normlab.schemes import SCHEMES
 from normlab.tasks import task
+from tests.own_schemes import MODULE
 
 REQUESTS = [
     CompareRequest(),
@@ -53,3 +57,15 @@ def test_a_refusal_names_the_option():
     with pytest.raises(ConfigError, match="--clip takes one number, or 'none'"):
         from_texts(StabilityRequest, {"clip": "1,2"})
     assert from_texts(StabilityRequest, {"clip": "none"}) == {"clip": None}
+
+
+def test_the_printed_command_imports_a_scheme_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_here.py").write_text(MODULE.replace("own_norm", "own_here"))
+    path = str(tmp_path / "own_here.py")
+    import_modules([path])
+    try:
+        command = command_line(CompareRequest(schemes=("pre_norm", "own_here"), tokens=9))
+    finally:
+        del SCHEMES["own_here"]
+    assert command == f"normlab compare --schemes pre_norm,own_here --tokens 9 --import {path}"

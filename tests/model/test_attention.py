@@ -62,7 +62,7 @@ def test_ssmax_multiplies_by_s_log_n(causal):
 
 @pytest.mark.parametrize("kv_heads", [2, 4])
 def test_adaptive_temperature(kv_heads):
-    module = attention(softmax="adaptive", kv_heads=kv_heads)
+    module = attention(softmax="adaptive", kv_heads=kv_heads, start="authors")
     used = []
 
     def temperature(logits, n, head):

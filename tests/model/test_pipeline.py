@@ -60,7 +60,15 @@ def loss_of(logits, targets):
 
 
 def make_model(scheme, settings):
-    options = {"vocab_size": 17, "dim": 16, "depth": 6, "heads": 2, "max_length": 8, "init_std": 0.2} | settings
+    options = {
+        "vocab_size": 17,
+        "dim": 16,
+        "depth": 6,
+        "heads": 2,
+        "max_length": 8,
+        "start": "authors",
+        "init_std": 0.2,
+    } | settings
     torch.manual_seed(0)
     model = nl.Transformer(nl.TransformerConfig(scheme=nl.scheme(**scheme), **options)).double()
     with torch.no_grad():

@@ -202,7 +202,7 @@ def test_compiled_branches_are_the_same_function(scheme):
     torch._dynamo.reset()
     config = nl.TransformerConfig(vocab_size=17, dim=16, depth=2, heads=2, scheme=scheme)
     torch.manual_seed(0)
-    plain, tokens = nl.Transformer(config), torch.arange(10).view(2, 5)
+    plain, tokens = nl.Transformer(config).double(), torch.arange(10).view(2, 5)
     compiled = copy.deepcopy(plain).compile_branches(backend="aot_eager", fullgraph=True)
     assert list(compiled.state_dict()) == list(plain.state_dict())
     for model in (plain, compiled):

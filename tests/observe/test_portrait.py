@@ -54,7 +54,7 @@ def test_every_scheme_tells_what_its_branches_read(scheme):
 def test_pre_norm_by_hand():
     model, tokens = made("pre_norm", positions="nope")
     with torch.no_grad():
-        h = model.embedding(tokens)
+        h = model.embed(tokens, torch.arange(tokens.shape[1]))
         reads, added = [h], []
         shared = Pass()
         for norm, branch in zip(model.scheme.pre, model.branches, strict=True):

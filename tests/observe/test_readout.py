@@ -39,7 +39,9 @@ def test_least_squares_of_another_library():
 
 def model_of(scheme, depth=4):
     torch.manual_seed(0)
-    config = nl.TransformerConfig(vocab_size=64, dim=16, depth=depth, heads=2, scheme=scheme, init_std=0.25)
+    config = nl.TransformerConfig(
+        vocab_size=64, dim=16, depth=depth, heads=2, scheme=scheme, start="authors", init_std=0.25
+    )
     return nl.Transformer(config).double()
 
 

@@ -1,8 +1,10 @@
 import math
+import sys
 
 import pytest
 
-from normlab.report import Page
+from normlab.errors import MissingDependencyError, PageNotWritten
+from normlab.report import Page, print_page, write_page
 from normlab.report.page import plotly_script
 
 NASTY = "<script>alert(1)</script> & 'x' \"y\" </script>"
@@ -43,3 +45,23 @@ def test_plotly_is_parsed_once():
     plain, ours = offline.get_plotlyjs(), plotly_script()
     assert ": this, (() => {" in ours
     assert ours.replace(": this, (() => {", ": this, () => {").rstrip()[:-5] == plain.rstrip()[:-4]
+
+
+@pytest.mark.parametrize("absent", ["plotly.offline", "jinja2"])
+def test_an_answer_is_not_lost_for_its_page(absent, tmp_path, monkeypatch, capsys):
+    """`write` says what is missing, `write_page` warns and goes on."""
+    monkeypatch.setitem(sys.modules, absent, None)
+    plotly_script.cache_clear()
+    page = Page("A page")
+    page.figure({"data": [], "layout": {}})
+    with pytest.raises(MissingDependencyError, match="pip install"):
+        page.write(tmp_path / "page.html")
+    with pytest.warns(PageNotWritten, match=f"page not written: .* needs the package '{absent.split('.')[0]}'"):
+        written = write_page(page, tmp_path / "page.html")
+    assert written is None
+    assert not any(tmp_path.iterdir())
+    print_page(written)
+    assert capsys.readouterr().out == ""
+    monkeypatch.delitem(sys.modules, absent)
+    print_page(write_page(page, tmp_path / "page.html"))
+    assert "".join(capsys.readouterr().out.split()) == f"page:{tmp_path / 'page.html'}"

@@ -30,10 +30,11 @@ class Branch:
 
 def test_gains_leave_queries_and_keys_alone_and_scales_meet_outputs_only():
     site, branch = make_sites(8)[0], Branch()
-    Init(gain=lambda site, options: options).fill_(branch, site, options=3.0, std=0.1)
+    frame = Frame(8, make_sites(8), init_std=0.1)
+    Init(gain=lambda site, options: options).fill_(branch, site, options=3.0, frame=frame)
     found = {role: float(weight.std()) for role, weight in branch.weights.items()}
     assert found == pytest.approx({role: 0.1 if role in ("query", "key") else 0.3 for role in found}, rel=0.03)
-    GPT2.fill_(branch, site, options=None, std=0.1)
+    GPT2.fill_(branch, site, options=None, frame=frame)
     found = {role: float(weight.std()) for role, weight in branch.weights.items()}
     assert found == pytest.approx({role: 0.025 if role in ("out", "down") else 0.1 for role in found}, rel=0.03)
 

@@ -133,7 +133,9 @@ def xavier(model, role, layer, gain=1.0):
 
 
 def wide(scheme, depth=12):
-    return nl.Transformer(nl.TransformerConfig(vocab_size=7, dim=192, depth=depth, heads=4, scheme=scheme))
+    """As the scheme's authors start it; tests/schemes/test_start.py has the fair start."""
+    shape = {"vocab_size": 7, "dim": 192, "depth": depth, "heads": 4}
+    return nl.Transformer(nl.TransformerConfig(scheme=scheme, start="authors", **shape))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,8 @@ def test_rezero_shares_a_scalar_per_layer():
 
 
 def test_admin_profile_follows_the_branch_variances():
-    model = nl.Transformer(nl.TransformerConfig(vocab_size=31, dim=32, depth=3, heads=2, scheme="admin"))
+    shape = {"vocab_size": 31, "dim": 32, "depth": 3, "heads": 2}
+    model = nl.Transformer(nl.TransformerConfig(scheme="admin", start="authors", **shape))
     tokens = torch.randint(0, 31, (8, 16))
     model.scheme.profile_(lambda: model(tokens))
     plain = nl.Transformer(model.config.replace(scheme=nl.scheme("post_norm")))

@@ -12,7 +12,8 @@ ARMS = (*SCHEMES, "pre_norm(final_norm=false)", "peri_norm(final_norm=false)", "
 
 def model(scheme="pre_norm", v=12, *, dim=None, seed=0, spread=0.3, **options):
     torch.manual_seed(seed)
-    settings = {"ffn": "none", "positions": "nope", "tie_embeddings": False, "init_std": (v - 1) ** -0.5, **options}
+    settings = {"ffn": "none", "positions": "nope", "tie_embeddings": False, "init_std": (v - 1) ** -0.5,
+                "embedding_scale": 1.0, **options}  # fmt: skip
     made = Transformer(TransformerConfig(vocab_size=v, dim=dim or v - 1, depth=1, heads=1, scheme=scheme, **settings))
     with torch.no_grad():  # gains of 1 would hide a forgotten gain
         for name, p in made.named_parameters():

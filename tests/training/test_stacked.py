@@ -15,7 +15,7 @@ V = 10
 def model(seed, scheme="pre_norm", **options):
     torch.manual_seed(seed)
     made = Transformer(TransformerConfig(vocab_size=V, dim=V - 1, depth=1, heads=1, scheme=scheme, ffn="none",
-                                         positions="nope", init_std=0.3, **options))  # fmt: skip
+                                         positions="nope", init_std=0.3, embedding_scale=1.0, **options))  # fmt: skip
     with torch.no_grad():  # gains of 1 would hide a forgotten gain
         for p in made.parameters():
             p.add_(0.2 * torch.randn_like(p))

@@ -23,7 +23,7 @@ from tools.faults.campaign import Blow
 from tools.faults.harness import REFUSED, Ended, forked, start, wait
 from tools.faults.jobs import config, found
 
-from normlab.errors import InputError
+from normlab.errors import InputError, install_command
 from normlab.experiments.executors.local import LocalExecutor
 from normlab.experiments.executors.protocol import Executor
 from normlab.experiments.runs.folder import prepare
@@ -302,7 +302,7 @@ def faults() -> dict[str, tuple[Strikes, float]]:
         "torchrun: a rank is killed": (rank_dies, 0.01),
     }
     if find_spec("ray") is None:
-        print("Ray is not installed: its faults are left out; pip install 'normlab[ray]'", file=sys.stderr)
+        print(f"Ray is not installed: its faults are left out; {install_command('ray')}", file=sys.stderr)
         return rows
     return rows | {
         "Ray workers: kill -9": (partial(strike_workers, executors=on_ray, number=kill), 0.015),

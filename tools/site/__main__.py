@@ -128,7 +128,8 @@ def nav(out: Path) -> list[object]:
         ]},
         {"Claims": [{"The ledger": "claims/ledger.md"}, {"How claims are decided": "claims/README.md"}, *claims]},
         {"Results": [
-            {"Comparisons": "results/README.md"}, {"How results are made": "compare.md"}, {"Length": "lengthgen.md"},
+            {"Comparisons": "results/README.md"}, {"How results are made": "compare.md"},
+            {"How a model starts": "start.md"}, {"Length": "lengthgen.md"},
             {"Sphere dynamics": "dynamics.md"}, {"Residuals as they ship": "frontier.md"}, {"Surgery": "surgery.md"},
             {"Speed": "speed.md"}, {"What is checked": "checks.md"}, {"Faults": "faults.md"},
         ]},

@@ -25,22 +25,38 @@ def book() -> Book:
 
 
 def linked(text: str, *, up: str = "") -> str:
-    """`claim 002-02` becomes a link to it, with its verdict."""
+    """`claim 002-02` becomes a link to it, with its verdict; one that was corrected, or has a limit, says that instead."""
 
     def replaced(found: re.Match[str]) -> str:
         entry = book()[found[1]]
-        return f"[{found[1]}]({up}claims/{entry.claim.seed}.md#{found[1]}), {entry.decision.verdict}"
+        word = "corrected" if entry.claim.corrected else "with a limit" if entry.claim.limit else entry.decision.verdict
+        return f"[{found[1]}]({up}claims/{entry.claim.seed}.md#{found[1]}), {word}"
 
     return re.sub(r"\bclaim (\d{3}-\d{2}[a-z]?)\b", replaced, text)
 
 
 def outcome(entry: Entry) -> str:
-    """`confirmed, -0.072 (-0.1 to -0.045), n = 15`."""
+    """`confirmed, -0.072 (-0.1 to -0.045), n = 15, toy task`."""
     decision = entry.decision
     lead = decision.leading
     if lead is None or decision.evidence is None:
         return decision.verdict
-    return f"{decision.verdict}, {lead.number}, n = {len(decision.evidence.seeds)}"
+    return f"{decision.verdict}, {measured(entry)}"
+
+
+def measured(entry: Entry) -> str:
+    """`-0.072 (-0.1 to -0.045), n = 15, toy task`."""
+    lead, evidence = entry.decision.leading, entry.decision.evidence
+    if lead is None or evidence is None:
+        raise ValueError(f"{entry.claim.id} has no number")
+    return f"{lead.number}, n = {len(evidence.seeds)}, {entry.kind}"
+
+
+def standing(entry: Entry) -> str:
+    """What a reader who chooses is told of it: no verdict where it was withdrawn, or where its number has a limit."""
+    if entry.claim.limit:
+        return f"{measured(entry)}. Limit: {_plain(entry.claim.limit)}."
+    return f"no verdict, {measured(entry)}" if entry.claim.withdrawn else outcome(entry)
 
 
 def about(scheme: str) -> list[Entry]:
@@ -63,8 +79,9 @@ def pages() -> Iterator[tuple[str, str]]:
     yield (
         "claims/ledger.md",
         (
-            f"# The claims of the field, decided\n\n**{whole.answer}** A verdict is computed from stored evidence "
-            "by a criterion that was fixed before the run; nobody writes it down. *Not measured* means what it says.\n\n"
+            f"# The claims of the field\n\n**{whole.answer}** A verdict is computed from stored evidence by a criterion; a "
+            "claim whose criterion was changed after numbers were seen says so. *No verdict* means that the experiment "
+            "does not carry the sentence.\n\n"
             f"{markdown_table(rows)}\n\nHow a claim is decided, and how to add one: [How claims are decided](README.md). "
             "The same table in a terminal: `normlab claims`.\n"
         ),
@@ -102,6 +119,9 @@ def _entry(entry: Entry) -> str:
         f"- Measure it again: `{claim.command}`"
         + (f"\n- See it: `{claim.look}`" if claim.look.startswith("normlab") else ""),
     ]
+    lines += [f"**Limit:** {_plain(claim.limit)}."] if claim.limit else []
+    if claim.corrected is not None:
+        lines += ["\n".join(f"- **{heading}.** {_plain(words)}" for heading, words in claim.corrected.lines.items())]
     lines += [f"*{_plain(claim.note)}*"] if claim.note else []
     lines += [f"Null: {_plain(check.sentence)}" for check in entry.nulls]
     lines += [f"!!! warning\n    {_plain(warning)}" for warning in entry.warnings]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from tools.site.drawing import Line, Panel, picture
-from tools.site.ledger import about, outcome
+from tools.site.ledger import about, standing
 
 from normlab.cards import StoredCard, stored_cards
 from normlab.experiments.atlas.measure import AtlasEntry, measure
@@ -16,7 +15,6 @@ from normlab.report.colours import THEORY, scheme_colour, shade
 from normlab.report.tables import markdown_table
 
 DEPTH = 12
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "README.md"
 FAMILIES = {
     "placement": "One stream; the schemes differ in where the norms stand and which gain stands beside them.",
     "sphere": "Everything stays on the unit sphere.",
@@ -35,10 +33,9 @@ def small_atlas() -> dict[str, AtlasEntry]:
 
 def pages(atlas: Mapping[str, AtlasEntry]) -> Iterator[tuple[str, str]]:
     cards = stored_cards()
-    measured = results_table()
     yield "schemes/index.md", _overview(cards)
     for card in cards:
-        yield f"schemes/{card.name}.md", _page(card, atlas.get(card.name), measured.get(card.name))
+        yield f"schemes/{card.name}.md", _page(card, atlas.get(card.name))
 
 
 def _overview(cards: tuple[StoredCard, ...]) -> str:
@@ -63,7 +60,7 @@ def _who(citation: str) -> str:
     return found[1] if found else citation.split(",")[0]
 
 
-def _page(card: StoredCard, entry: AtlasEntry | None, losses: Mapping[str, str] | None) -> str:
+def _page(card: StoredCard, entry: AtlasEntry | None) -> str:
     facts = [
         {"what": "family", "value": f"[{card.family}](index.md#{card.family})"},
         {"what": "citation", "value": _plain(card.citation)},
@@ -86,7 +83,7 @@ def _page(card: StoredCard, entry: AtlasEntry | None, losses: Mapping[str, str] 
     if card.options:
         rows = [{"option": f"`{key}`", "default and meaning": _plain(text)} for key, text in card.options.items()]
         parts += ["## Options", markdown_table(rows)]
-    parts += ["## Measured", _measured(card.name, losses)]
+    parts += ["## Measured", _measured(card.name)]
     parts += ["## Use it", _use(card.name)]
     return "\n\n".join(parts) + "\n"
 
@@ -114,30 +111,15 @@ def draw(entry: AtlasEntry) -> str:
     return f'<figure class="scheme" markdown="0">{drawn}<figcaption>{caption}</figcaption></figure>'
 
 
-def _measured(name: str, losses: Mapping[str, str] | None) -> str:
-    parts = []
-    if losses:
-        rows = [
-            {"layers": depth, "held-out loss, against pre_norm (95 %), p after Holm": cell}
-            for depth, cell in losses.items()
-            if depth.isdigit()
-        ]
-        parts += [
-            "The first 200 steps, three seeds, width 64, one setting for all ([table](../results/README.md)). It ranks "
-            "who leaves the start first, no more.",
-            markdown_table(rows),
-        ]
-    named = about(name)
-    if named:
-        lines = [
-            f"- [{e.claim.id}](../claims/{e.claim.seed}.md#{e.claim.id}) {_plain(e.claim.statement)} *{outcome(e)}*"
-            for e in named
-        ]
-        parts += ["Claims of the field that name it:", "\n".join(lines)]
-    return (
-        "\n\n".join(parts)
-        or "Nothing is stored yet: it was not among the 26 schemes of the stored comparison, and no claim names it."
-    )
+def _measured(name: str) -> str:
+    """The claims that name it; those of today's numbers that choose nothing have no place on a scheme's page."""
+    lines = [
+        f"- [{e.claim.id}](../claims/{e.claim.seed}.md#{e.claim.id}) {_plain(e.claim.statement)} *{standing(e)}*"
+        for e in about(name)
+    ]
+    if not lines:
+        return "Nothing is stored: no claim names it."
+    return "Claims of the field that name it:\n\n" + "\n".join(lines)
 
 
 def _use(name: str) -> str:
@@ -148,15 +130,6 @@ def _use(name: str) -> str:
         f"```\nnormlab schemes show {name}\nnormlab cite {name}\n"
         f"normlab compare --schemes {against} --depth 12 --budget 10m\n```"
     )
-
-
-def results_table() -> dict[str, dict[str, str]]:
-    """Scheme -> layers -> cell, of the stored comparison."""
-    text = RESULTS.read_text(encoding="utf-8").split("<!-- table -->")[1].split("<!-- end of table -->")[0]
-    lines = [line for line in text.strip().split("\n\n")[0].splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    heads = [re.match(r"\d+|step time", cell) for cell in rows[0]]
-    return {row[0]: {head[0]: row[at] for at, head in enumerate(heads) if head is not None} for row in rows[2:]}
 
 
 def _plain(text: str) -> str:

@@ -14,12 +14,14 @@ import pkgutil
 import re
 import sys
 import time
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from normlab.errors import NormlabError
+from normlab.errors import NormlabError, PageNotWritten
 
 INTERRUPTED = 130
 _INTERRUPTED = "interrupted; what was finished is kept, and the same command goes on from there"
@@ -57,13 +59,29 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.na
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: exits with 0 done, 1 a verdict or claim failed under `--strict`, 2 bad use."""
+    share_the_cores()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def share_the_cores() -> None:
+    """Threads for the cores that we may use, asleep while they wait: OpenMP reads this once, when torch loads.
+
+    Waiting threads that spin take the cores from another command for longer than either computes. What the user has
+    set stays.
+    """
+    from normlab.experiments.executors.protocol import cores
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ.setdefault("KMP_BLOCKTIME", "0")  # LLVM's and Intel's runtimes go on spinning without it
 
 
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code. Bad input is one sentence on stderr, never a traceback."""
     try:
-        app(args=arguments, prog_name="normlab")
+        with _pages_said_last():
+            app(args=arguments, prog_name="normlab")
     except SystemExit as stop:  # typer reports wrong usage itself, and always leaves this way
         if stop.code == INTERRUPTED:  # Ctrl-C too, without a word
             typer.echo(_INTERRUPTED, err=True)
@@ -87,6 +105,28 @@ def run(arguments: list[str]) -> int:
         _say("this does not fit into memory; take a smaller model or shorter sequences")
         return 2
     return 0
+
+
+@contextlib.contextmanager
+def _pages_said_last() -> Iterator[None]:
+    """What pages need and is not here is one line on stderr, after the answer."""
+    missing: dict[str, None] = {}
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, PageNotWritten):
+            missing[str(message)] = None
+        else:
+            usual(message, category, *place)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PageNotWritten)
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            for sentence in missing:
+                typer.echo(sentence, err=True)
 
 
 def fitting(sentence: str, arguments: list[str]) -> str:

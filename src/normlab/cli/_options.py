@@ -45,6 +45,21 @@ def there(paths: Path | list[Path]) -> Path | list[Path]:
     return paths
 
 
+def _import(modules: list[str] | None) -> list[str] | None:
+    """The one place where the command line imports code of a user's: before anything reads the name of a scheme."""
+    from normlab.plugins import import_modules
+
+    import_modules(modules or ())
+    return modules
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import", metavar="MODULE", callback=_import,
+        help="A module with schemes of your own, by its name or its .py file; may be given again. Its code is run.",
+    ),
+]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable result on stdout, nothing else there.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for what is written.", callback=writable)]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of every random draw.", min=0, max=2**63 - 1)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from normlab.cli._options import Device, Json, writable
+from normlab.cli._options import Device, Imports, Json, writable
 from normlab.experiments.command import Flag, flags, from_texts, make
 from normlab.experiments.request import Request
 
@@ -41,19 +41,24 @@ class Given:
     settings: Sequence[str] | None = None
     set_: Sequence[str] | None = None
     test_set: Sequence[str] | None = None
+    imports: Sequence[str] | None = None
 
 
 def place_options(out: Path) -> list[inspect.Parameter]:
     """Where a sweep runs."""
     return [
         parameter("executor", ExecutorName, "local"), parameter("address", Address, None),
-        parameter("workers", Workers, 0), parameter("device", Device, "cpu"), parameter("out", SweepOut, out),
-        parameter("json", Json, False),
+        parameter("workers", Workers, 0), parameter("device", Device, "cpu"), IMPORTS,
+        parameter("out", SweepOut, out), parameter("json", Json, False),
     ]  # fmt: skip
 
 
 def parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+IMPORTS = parameter("imports", Imports, None)
+"""Of every command that builds a scheme by its name."""
 
 
 def add_command(

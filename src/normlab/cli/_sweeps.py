@@ -31,20 +31,24 @@ def sweep_command(app: typer.Typer, request: type[Request], *, help: str) -> Non
 def place_of(given: Given) -> Place:
     from normlab.cli._options import pick_device
     from normlab.experiments.protocol import Place
+    from normlab.experiments.sweep import remember_origins
 
     device = pick_device(given.device)
-    return Place(given.out, given.executor, given.address, given.workers, device, quiet=given.json)
+    remember_origins(given.out)
+    return Place(
+        given.out, given.executor, given.address, given.workers, device, quiet=given.json, imports=given.imports or ()
+    )
 
 
-def deliver(result: Result, out: Path, *, json: bool) -> Path:
+def deliver(result: Result, out: Path, *, json: bool) -> None:
     """Write the report, then say it: to a machine or to a person."""
     from normlab.experiments.protocol import experiment
-    from normlab.report import print_json
+    from normlab.report import print_json, print_page
 
     made_by = experiment(result.kind)
     page = made_by.write(result, out)
     if json:
-        print_json({**result.to_dict(), "report": str(page)})
+        print_json({**result.to_dict(), "report": page})
     else:
-        made_by.show(result, page)
-    return page
+        made_by.show(result)
+        print_page(page)

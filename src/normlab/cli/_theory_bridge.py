@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 
 if TYPE_CHECKING:
@@ -51,21 +51,23 @@ def register(app: typer.Typer) -> None:
     more = [
         parameter("model", Model, ""),
         parameter("out", Out, Path("runs/theory")),
+        IMPORTS,
         parameter("json", Json, False),
     ]
     add_command(app, BridgeRequest, _run, name="bridge", help=help, more=more)
 
 
 def _run(_: typer.Context, given: Given) -> None:
-    from normlab.errors import ConfigError
+    from normlab.errors import ConfigError, need
     from normlab.experiments.command import command_line
     from normlab.probes.inputs.runs import is_run
-    from normlab.report import console, print_json, table
+    from normlab.report import console, print_json, print_page, table, write_page
 
     request, model = asked(BridgeRequest, given), given.model
     assert isinstance(request, BridgeRequest)
     if not model and request.text is not None:
         raise ConfigError("--text is what a MODEL is run on, and none was given; name one, or leave it out")
+    need("scipy", extra="theory", purpose="`normlab theory bridge`")
     if not model:
         found = _random_networks(request, quiet=given.json)
     elif is_run(model):
@@ -75,12 +77,12 @@ def _run(_: typer.Context, given: Given) -> None:
     drawn = _page(found)
     drawn.heading("How this was made")
     drawn.code(f"{command_line(request, given.out)} {shlex.quote(model)}".removesuffix(" ''"))
-    page = drawn.write(given.out / "bridge.html")
+    page = write_page(drawn, given.out / "bridge.html")
     if given.json:
-        print_json({"bridges": [f.to_dict() for f in found], "page": str(page)})
+        print_json({"bridges": [f.to_dict() for f in found], "page": page})
         return
     console().print(table(rows(found), title="Mean cosine between tokens: measured and predicted"))
-    console().print(f"page: {page}", markup=False)
+    print_page(page)
 
 
 def rows(found: Sequence[Bridge]) -> list[dict[str, object]]:
@@ -176,7 +178,7 @@ def _foreign(model: str, request: BridgeRequest) -> Bridge:
             "say where the model's norms are with --schemes pre_norm (GPT-2, Llama), peri_norm, res_norm or post_norm"
         )
     name = field_name(request.schemes[0])
-    transformers = require("transformers", extra="hf", purpose="a Hugging Face model")
+    transformers = require("transformers", extra="hf", purpose=f"loading {model!r}")
     words = request.words()
     try:
         network, info = transformers.AutoModel.from_pretrained(

@@ -10,7 +10,7 @@ import typer
 from pydantic import field_validator
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 from normlab.experiments.shapes import known_schemes
 
@@ -42,13 +42,13 @@ def register(app: typer.Typer) -> None:
     help = (
         "How much of the stream each layer is. By depth, with the exponents: 1/l of the square, 1/sqrt(l) of the norm."
     )
-    more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
+    more = [parameter("out", Out, Path("runs/theory")), IMPORTS, parameter("json", Json, False)]
     add_command(app, ContributionsRequest, _run, name="contributions", help=help, more=more)
 
 
 def _run(_: typer.Context, given: Given) -> None:
     from normlab.experiments.command import command_line
-    from normlab.report import console, print_json, progress, table
+    from normlab.report import console, print_json, print_page, progress, table, write_page
     from normlab.theory.contributions import ContributionSetting, contributions
 
     request = asked(ContributionsRequest, given)
@@ -60,16 +60,16 @@ def _run(_: typer.Context, given: Given) -> None:
     page = _page(found, setting.init)
     page.heading("How this was made")
     page.code(command_line(request, given.out))
-    written = page.write(given.out / "contributions.html")
+    written = write_page(page, given.out / "contributions.html")
     if given.json:
-        print_json({"setting": setting.to_dict(), "schemes": [f.to_dict() for f in found], "page": str(written)})
+        print_json({"setting": setting.to_dict(), "schemes": [f.to_dict() for f in found], "page": written})
         return
     console().print(
         table(rows(found), title=f"Shares of the stream, {request.depth} layers, {request.init} initialisation")
     )
     for f in found:
         console().print(sentence(f), markup=False)
-    console().print(f"page: {written}", markup=False)
+    print_page(written)
 
 
 def rows(found: Sequence[Contributions]) -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ import typer
 from pydantic import field_validator
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 from normlab.experiments.shapes import known_schemes
 
@@ -46,13 +46,13 @@ class MeanFieldRequest(Request):
 
 def register(app: typer.Typer) -> None:
     help = "Stream and gradients before training. By layer and by depth, fitted, beside the stated exponents."
-    more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
+    more = [parameter("out", Out, Path("runs/theory")), IMPORTS, parameter("json", Json, False)]
     add_command(app, MeanFieldRequest, _run, name="mean-field", help=help, more=more)
 
 
 def _run(_: typer.Context, given: Given) -> None:
     from normlab.experiments.command import command_line
-    from normlab.report import console, print_json, progress, table
+    from normlab.report import console, print_json, print_page, progress, table, write_page
     from normlab.theory import mean_field as theory
     from normlab.theory.widths import width_sweep
 
@@ -69,18 +69,18 @@ def _run(_: typer.Context, given: Given) -> None:
         page.table(width_rows(sweeps), name="widths", caption="Stated: at most d sqrt(ln d), whose exponent is beside.")
     page.heading("How this was made")
     page.code(command_line(request, given.out))
-    written = page.write(given.out / "mean-field.html")
+    written = write_page(page, given.out / "mean-field.html")
     if given.json:
         shown = {"setting": setting.to_dict(), "lemmas": lemmas, "schemes": [f.to_dict() for f in found]}
         shown |= {"widths": [sweep.to_dict() for sweep in sweeps]}
-        print_json({**shown, "source": theory.SOURCE, "page": str(written)})
+        print_json({**shown, "source": theory.SOURCE, "page": written})
         return
     screen = console()
     screen.print(table(lemmas, title=f"Lemmas ({theory.SOURCE}; Wang et al. 2019, arXiv 1906.01787)"))
     screen.print(table(rows(found), title=f"Exponents and factors, {request.mode} setting (stated in brackets)"))
     if sweeps:
         screen.print(table(width_rows(sweeps), title="Gradient of the last FFN by width, 8 layers"))
-    screen.print(f"page: {written}", markup=False)
+    print_page(written)
 
 
 def _lemmas() -> list[dict[str, object]]:

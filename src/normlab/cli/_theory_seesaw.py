@@ -10,7 +10,7 @@ import typer
 from pydantic import field_validator
 
 from normlab.cli._options import Json, Out
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 from normlab.experiments.shapes import known_schemes
 
@@ -40,13 +40,13 @@ class SeesawRequest(Request):
 
 def register(app: typer.Typer) -> None:
     help = "Who dilutes layers, who loses gradients. What the stream and the gradients do, by layer."
-    more = [parameter("out", Out, Path("runs/theory")), parameter("json", Json, False)]
+    more = [parameter("out", Out, Path("runs/theory")), IMPORTS, parameter("json", Json, False)]
     add_command(app, SeesawRequest, _run, name="seesaw", help=help, more=more)
 
 
 def _run(_: typer.Context, given: Given) -> None:
     from normlab.experiments.command import command_line
-    from normlab.report import console, print_json, progress, table
+    from normlab.report import console, print_json, print_page, progress, table, write_page
     from normlab.theory.mean_field import MeanFieldSetting
     from normlab.theory.seesaw import seesaw
 
@@ -60,14 +60,14 @@ def _run(_: typer.Context, given: Given) -> None:
     page = _page(found)
     page.heading("How this was made")
     page.code(command_line(request, given.out))
-    written = page.write(given.out / "seesaw.html")
+    written = write_page(page, given.out / "seesaw.html")
     if given.json:
-        print_json({"schemes": [arm.to_dict() for arm in found], "page": str(written)})
+        print_json({"schemes": [arm.to_dict() for arm in found], "page": written})
         return
     console().print(table(rows(found), title=f"The seesaw, {request.depth} layers at initialisation"))
     for arm in found:
         console().print(arm.sentence, markup=False)
-    console().print(f"page: {written}", markup=False)
+    print_page(written)
 
 
 def rows(found: Sequence[SeesawArm]) -> list[dict[str, object]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from normlab.cli._options import Json
+from normlab.cli._options import Imports, Json
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
             Path | None, typer.Option(help="A finished run of `normlab lengthgen` to compare.", file_okay=False)
         ] = None,
         weights: Annotated[str, typer.Option(help="Of that run: raw, ema or bema.")] = "raw",
+        imports: Imports = None,
         json: Json = False,
     ) -> None:
         """The task whose solution is exact. The construction, the rank bound, TV(s) with and without a norm."""

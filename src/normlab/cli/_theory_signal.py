@@ -52,7 +52,7 @@ def _run(_: typer.Context, given: Given) -> None:
     from normlab.dynamics.names import parse_fields
     from normlab.dynamics.networks.network import layers
     from normlab.experiments.command import command_line
-    from normlab.report import console, print_json, table
+    from normlab.report import console, print_json, print_page, table, write_page
 
     request = asked(SignalRequest, given)
     assert isinstance(request, SignalRequest)
@@ -64,16 +64,16 @@ def _run(_: typer.Context, given: Given) -> None:
     page = _page(found)
     page.heading("How this was made")
     page.code(command_line(request, given.out))
-    written = page.write(given.out / "signal.html")
+    written = write_page(page, given.out / "signal.html")
     if given.json:
         curves = {
             name: {"gradient": found.gradient[i].mean(0).tolist(), "radius": found.radius[i].mean(0).tolist()}
             for i, name in enumerate(found.names)
         }
-        print_json({"setting": setting.to_dict(), "rows": rows(found), "layers": curves, "page": str(written)})
+        print_json({"setting": setting.to_dict(), "rows": rows(found), "layers": curves, "page": written})
         return
     console().print(table(rows(found), title="The signal back, first layer over last"))
-    console().print(f"page: {written}", markup=False)
+    print_page(written)
 
 
 @dataclass(frozen=True)

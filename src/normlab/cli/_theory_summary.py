@@ -34,6 +34,8 @@ def register(app: typer.Typer) -> None:
         console().print(table(shown, title="Pre-Norm and Post-Norm, said and measured"))
         held = [row for row in rows if row.holds]
         known = [row for row in rows if row.holds is not None]
-        said = f"{len(held)} of {len(known)} rows are borne out"
+        said = (
+            f"In {len(held)} of {len(known)} rows both means lie on the stated sides; the claims have their intervals"
+        )
         more = "." if len(known) == len(rows) else f"; {len(rows) - len(known)} are not measured yet."
         console().print(said + more, markup=False)

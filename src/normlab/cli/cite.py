@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from normlab.cli._options import Json
+from normlab.cli._options import Imports, Json
 
 
 def register(app: typer.Typer) -> None:
     @app.command()
     def cite(
         schemes: Annotated[list[str], typer.Argument(help="Schemes, families or `all`.")],
+        imports: Imports = None,
         json: Json = False,
     ) -> None:
         """BibTeX of the papers behind schemes. What has no paper says where it ships."""

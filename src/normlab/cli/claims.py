@@ -31,12 +31,15 @@ def register(app: typer.Typer) -> None:
         seed: Seed = None,
         json: Json = False,
     ) -> None:
-        """Every claim with its criterion, its number and its verdict; `run ID` measures one again."""
+        """Every claim with its criterion, number and verdict; `show ID` prints one whole, `run ID` measures it again."""
         if context.invoked_subcommand is not None:
             return
+        from normlab.errors import need
         from normlab.experiments.claims.book import claims as read
         from normlab.report import print_json
 
+        if page is not None:
+            need("jinja2", extra="report", purpose="--page")
         book = read(evidence=evidence).of_seed(seed)
         if json:
             print_json(book.to_dict())
@@ -48,6 +51,20 @@ def register(app: typer.Typer) -> None:
             written = write_pages(book, page)
             if not json:
                 typer.echo(f"{book.answer}\npage: {written}")
+
+    @commands.command("show")
+    def show(claim: Annotated[str, typer.Argument(help="Its id, for example 002-02.")], json: Json = False) -> None:
+        """One claim: its sentence, its number, what decides it, and what was taken back."""
+        from normlab.experiments.claims.book import claims as read
+        from normlab.experiments.claims.ledger import find
+        from normlab.report import console, print_json
+        from normlab.results import plain
+
+        entry = read()[find(claim).id]
+        if json:
+            print_json(plain(entry.to_plain()))
+        else:
+            console().print("\n".join(entry.lines), markup=False, highlight=False)
 
     @commands.command("run")
     def run(

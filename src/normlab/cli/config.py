@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normlab.cli._options import Json, Seed
+from normlab.cli._options import Imports, Json, Seed
 
 if TYPE_CHECKING:
     from normlab.model import TransformerConfig
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
         schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a model instead.")] = False,
         tokens: Annotated[str | None, typer.Option(help="Token ids with commas: run the model on them once.")] = None,
         seed: Seed = 0,
+        imports: Imports = None,
         json: Json = False,
     ) -> None:
         """Check a model configuration and print it whole.

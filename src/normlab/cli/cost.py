@@ -9,7 +9,7 @@ import typer
 from pydantic import field_validator
 
 from normlab.cli._options import Json, OldScheme
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 from normlab.experiments.shapes import known_schemes
 
@@ -54,7 +54,12 @@ class CostRequest(Request):
 
 def register(app: typer.Typer) -> None:
     help = "What a scheme costs. Parameters, FLOPs, activation memory, traffic of the residual path and of a pipeline."
-    more = [parameter("settings", Settings, None), parameter("old", OldScheme, None), parameter("json", Json, False)]
+    more = [
+        parameter("settings", Settings, None),
+        parameter("old", OldScheme, None),
+        IMPORTS,
+        parameter("json", Json, False),
+    ]
     add_command(app, CostRequest, _run, name="cost", help=help, more=more)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from normlab.cli._options import Device, Json, Out, pick_device
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class DiagnoseRequest(Request):
 def register(app: typer.Typer) -> None:
     more = [
         parameter("models", Models, inspect.Parameter.empty), parameter("out", Out, Path("runs/diagnose")),
-        parameter("device", Device, "auto"), parameter("json", Json, False),
+        parameter("device", Device, "auto"), IMPORTS, parameter("json", Json, False),
     ]  # fmt: skip
     help = "Say whether a model is healthy, and what to try. One sentence, then verdicts, plots and numbers."
     add_command(app, DiagnoseRequest, diagnose, name="diagnose", help=help, more=more)
@@ -72,10 +72,10 @@ def diagnose(_: typer.Context, given: Given) -> None:
     request, out = asked(DiagnoseRequest, given), given.out
     assert isinstance(request, DiagnoseRequest)
     found = examine(given.models, _asked(request, pick_device(given.device)))
-    write(found, out, html=request.html, csv=None if request.csv is None else Path(request.csv))
+    page = write(found, out, html=request.html, csv=None if request.csv is None else Path(request.csv))
     show(found, json=given.json)
     if not given.json:
-        typer.echo(f"\npage: {out / 'report.html'}" if request.html else f"\nfolder: {out}")
+        typer.echo(f"\nfolder: {out}" if page is None else f"\npage: {page}")
     if request.strict and any(d.worst in ("bad", "warn") for d in found.diagnoses):
         raise typer.Exit(1)
 
@@ -126,7 +126,9 @@ class Found:
 def examine(models: Sequence[str], asked: Asked) -> Found:
     from normlab.probes.change import change_of, why_not
     from normlab.probes.diagnose import diagnose_prepared
+    from normlab.probes.inputs.sources import check_packages
 
+    check_packages(models, asked.material)
     if len(models) != 2:
         found = []
         for model in models:
@@ -160,20 +162,22 @@ def _prepared(source: str, asked: Asked, stages: Stages) -> Prepared:
     return prepare(source, asked.material, asked.options)
 
 
-def write(found: Found, out: Path, *, html: bool, csv: Path | None) -> None:
+def write(found: Found, out: Path, *, html: bool, csv: Path | None) -> Path | None:
+    """Everything in files; returns the page, if one was wanted and could be drawn."""
     from normlab.files import write_json, write_text
     from normlab.probes.diagnosis import table_csv
-    from normlab.probes.show.page import build
+    from normlab.probes.show import change, page
+    from normlab.report import write_page
 
     if csv is not None:
         write_text(csv, table_csv(found.diagnoses))
     write_json(out / "diagnosis.json", [d.to_dict() for d in found.diagnoses])
     if found.change is not None:
         found.change.to_json(out / "change.json")
-    if html and found.change is not None:
-        found.change.to_html(out / "report.html")
-    elif html:
-        build(found.diagnoses).write(out / "report.html")
+    if not html:
+        return None
+    drawn = page.build(found.diagnoses) if found.change is None else change.build(found.change)
+    return write_page(drawn, out / "report.html")
 
 
 def show(found: Found, *, json: bool) -> None:

@@ -94,6 +94,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _run(context: typer.Context, given: Given) -> None:
+    from normlab.errors import need
+
+    need("scipy", extra="theory", purpose="`normlab dynamics`")
     from normlab.dynamics.experiment import RANDOM_FIGURE_NOTE, explore, random_figure
     from normlab.experiments.command import command_line
     from normlab.report import print_json
@@ -112,7 +115,7 @@ def _run(context: typer.Context, given: Given) -> None:
     found = explore(fields, setting, tail=request.tail, shown=not given.json)
     page = _write(found, fields, notes, out=given.out, command=command_line(request, given.out))
     if given.json:
-        print_json({**found.to_dict(), "notes": notes, "page": str(page)})
+        print_json({**found.to_dict(), "notes": notes, "page": page})
         return
     _print(found, notes, page)
 
@@ -157,9 +160,10 @@ def _read(path: str | None) -> str | None:
     return text
 
 
-def _write(found: DynamicsFindings, fields: list[Field], notes: list[str], *, out: Path, command: str) -> Path:
+def _write(found: DynamicsFindings, fields: list[Field], notes: list[str], *, out: Path, command: str) -> Path | None:
     from normlab.dynamics.flow.simulate import simulate
     from normlab.dynamics.page import build_page
+    from normlab.report import write_page
 
     setting = found.setting
     ball = simulate(
@@ -167,12 +171,12 @@ def _write(found: DynamicsFindings, fields: list[Field], notes: list[str], *, ou
         weights="identity", causal=setting.causal, r0=setting.r0, seeds=setting.seeds[:1], keep_tokens=True,
         samples=121, relative=1e-6, absolute=1e-8,
     )  # fmt: skip
-    return build_page(found, ball, notes=notes, command=command).write(out / "dynamics.html")
+    return write_page(build_page(found, ball, notes=notes, command=command), out / "dynamics.html")
 
 
-def _print(found: DynamicsFindings, notes: list[str], page: Path) -> None:
+def _print(found: DynamicsFindings, notes: list[str], page: Path | None) -> None:
     from normlab.dynamics.page import beginning_and_end, constants_and_times
-    from normlab.report import console, table
+    from normlab.report import console, print_page, table
 
     screen = console()
     screen.print(table(beginning_and_end(found), title="How it begins and how it ends"))
@@ -183,4 +187,4 @@ def _print(found: DynamicsFindings, notes: list[str], page: Path) -> None:
         screen.print(note, markup=False)
     for warning in found.warnings:
         screen.print(f"warning: {warning}", markup=False)
-    screen.print(f"page: {page}", markup=False)
+    print_page(page)

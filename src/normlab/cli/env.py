@@ -9,7 +9,7 @@ from normlab.cli._options import Json
 # Extra -> the package whose presence tells that it is installed.
 EXTRAS = {
     "report": "plotly", "hf": "transformers", "theory": "scipy", "gguf": "gguf", "ray": "ray", "lightning": "lightning",
-    "images": "PIL",
+    "images": "PIL", "watch": "uvicorn",
 }  # fmt: skip
 
 
@@ -17,12 +17,12 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def env(json: Json = False) -> None:
         """Say what runs here. Versions, devices, the C kernels and why they are used or not, extras."""
-        import importlib.util
         import platform
 
         import torch
 
         import normlab
+        from normlab.errors import install_command, is_installed
         from normlab.report import console, print_json
         from normlab.schemes import depth_kernels
         from normlab.training.record import Conditions
@@ -37,9 +37,7 @@ def register(app: typer.Typer) -> None:
             "devices": _devices(),
             "kernels": kernels,
             **{
-                f"extra {name}": "installed"
-                if importlib.util.find_spec(package)
-                else f"not installed: pip install 'normlab[{name}]'"
+                f"extra {name}": "installed" if is_installed(package) else f"not installed: {install_command(name)}"
                 for name, package in EXTRAS.items()
             },
         }

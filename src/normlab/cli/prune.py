@@ -8,7 +8,7 @@ from typing import ClassVar
 import typer
 
 from normlab.cli._options import Device, Json
-from normlab.cli._request import Given, add_command, asked, explicit, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, explicit, parameter
 from normlab.cli.swap import EMPTY, Folder, ModelName, apart, opened, write_model
 from normlab.errors import ConfigError
 from normlab.experiments.request import Request, option
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
     more = [
         parameter("model", ModelName, EMPTY), parameter("out", Folder, Path("runs/prune")),
-        parameter("device", Device, "auto"), parameter("json", Json, False),
+        parameter("device", Device, "auto"), IMPORTS, parameter("json", Json, False),
     ]  # fmt: skip
     help = "Take layers out of a Hugging Face model. Heals what is left if asked, and writes a folder."
     add_command(app, PruneRequest, run, name="prune", help=help, more=more)

@@ -44,19 +44,21 @@ def register(app: typer.Typer) -> None:
 
         Sweeps of compare, stability and lengthgen.
 
-        Of one that is still running it says what runs, what waits, what failed and why.
+        Of one that is still running it says what runs, what waits, what failed and why. It imports no modules of yours.
         """
+        from normlab import plugins
         from normlab.cli._sweeps import deliver
         from normlab.experiments.progress import read_progress
         from normlab.experiments.protocol import of_folders
 
-        states = [read_progress(folder) for folder in folders]
-        if not json:
-            for state in states:
-                _show(state)
-        if not any(run.state in ("finished", "diverged") for state in states for run in state.runs):
-            if json:
-                _print(states)
-            return
-        result = of_folders(folders).analyse(folders, baseline=baseline)
-        deliver(result, folders[0] if out is None else out, json=json)
+        with plugins.records(plugins=False):
+            states = [read_progress(folder) for folder in folders]
+            if not json:
+                for state in states:
+                    _show(state)
+            if not any(run.state in ("finished", "diverged") for state in states for run in state.runs):
+                if json:
+                    _print(states)
+                return
+            result = of_folders(folders).analyse(folders, baseline=baseline)
+            deliver(result, folders[0] if out is None else out, json=json)

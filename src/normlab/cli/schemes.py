@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import typer.core
 
-from normlab.cli._options import Json
+from normlab.cli._options import Imports, Json
+
+if TYPE_CHECKING:
+    from normlab.cards import StoredCard
 
 
 class Cards(typer.core.TyperGroup):
@@ -21,7 +25,7 @@ def register(app: typer.Typer) -> None:
     commands = typer.Typer(cls=Cards, help="Every scheme: a table, and a card for each.", invoke_without_command=True)
 
     @commands.callback()
-    def listing(context: typer.Context, json: Json = False) -> None:
+    def listing(context: typer.Context, imports: Imports = None, json: Json = False) -> None:
         """List every scheme (or `normlab schemes show NAME` for one)."""
         if context.invoked_subcommand is not None:
             context.obj = json
@@ -29,7 +33,7 @@ def register(app: typer.Typer) -> None:
         from normlab.cards import stored_cards
         from normlab.report import console, print_json, table
 
-        cards = [card.to_dict() for card in stored_cards()]
+        cards = [card.to_dict() for card in (*stored_cards(), *_own_cards())]
         if json:
             print_json(cards)
             return
@@ -39,13 +43,18 @@ def register(app: typer.Typer) -> None:
 
     @commands.command()
     def show(
-        context: typer.Context, name: Annotated[str, typer.Argument(help="A scheme's name.")], json: Json = False
+        context: typer.Context,
+        name: Annotated[str, typer.Argument(help="A scheme's name.")],
+        imports: Imports = None,
+        json: Json = False,
     ) -> None:
         """The card of one scheme: equation, cost, traps, citation."""
-        from normlab.cards import stored_card
+        from normlab.cards import is_stored, stored_card
+        from normlab.errors import canonical
         from normlab.report import console, print_json
 
-        card = stored_card(name).to_dict()
+        own = {} if is_stored(name) else {card.name: card for card in _own_cards()}
+        card = (own.get(canonical(name)) or stored_card(name)).to_dict()
         if json or context.obj:
             print_json(card)
             return
@@ -62,9 +71,20 @@ def register(app: typer.Typer) -> None:
     app.add_typer(commands, name="schemes")
 
 
+def _own_cards() -> Sequence[StoredCard]:
+    """Torch is loaded only where there is something that is not built in."""
+    from normlab.plugins import anything
+
+    if not anything():
+        return ()
+    from normlab.schemes.cards import own_cards
+
+    return own_cards()
+
+
 def _lines(value: object) -> list[str]:
     if isinstance(value, dict):
         return [f"{key}: {text}" for key, text in value.items()] or ["-"]
     if isinstance(value, list):
         return value or ["-"]
-    return [str(value) if value is not None else "-"]
+    return [str(value) if value not in (None, "") else "-"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from normlab.cli._options import Device, Json, writable
-from normlab.cli._request import Given, add_command, asked, parameter
+from normlab.cli._request import IMPORTS, Given, add_command, asked, parameter
 from normlab.experiments.request import Request, option
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def register(app: typer.Typer) -> None:
 
     more = [
         parameter("model", ModelName, EMPTY), parameter("scheme", SchemeName, EMPTY),
-        parameter("out", Folder, Path("runs/swap")), parameter("device", Device, "auto"), parameter("json", Json, False),
+        parameter("out", Folder, Path("runs/swap")), parameter("device", Device, "auto"), IMPORTS,
+        parameter("json", Json, False),
     ]  # fmt: skip
     help = "Put a scheme into a Hugging Face model and check it. Writes a folder that transformers loads."
     add_command(app, SwapRequest, run, name="swap", help=help, more=more)
@@ -56,12 +57,14 @@ def register(app: typer.Typer) -> None:
 
 def _swap(source: str, scheme: str, request: SwapRequest, given: Given) -> None:
     from normlab.cli._options import pick_device
+    from normlab.probes.inputs.hub import check_packages
     from normlab.report import print_json
     from normlab.schemes.names import parse_scheme
     from normlab.surgery.classes import register as register_types
     from normlab.surgery.swap import swap
 
     parse_scheme(scheme)  # a misspelt name is said before a model is loaded
+    check_packages(source)
     register_types()
     device, out = pick_device(given.device), apart(source, given.out)
     loaded, batches = opened(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normlab.cli._options import Device, Json, pick_device, there, writable
+from normlab.cli._options import Device, Imports, Json, pick_device, there, writable
 
 if TYPE_CHECKING:
     from normlab.experiments.runs.config import RunConfig
@@ -49,6 +49,7 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option("--compile", help="torch.compile attention and FFN: half a minute at first, then quicker."),
         ] = False,
+        imports: Imports = None,
         json: Json = False,
     ) -> None:
         """Train one model. Under torchrun the processes share each batch: torchrun --nproc-per-node 2 -m normlab train ..."""
@@ -113,10 +114,12 @@ def _continue(source: Path, overrides: list[str], out: Path, *, device: str, jso
 
     from normlab.cli.swap import apart, opened, write_model
     from normlab.errors import InputError
+    from normlab.probes.inputs.hub import check_packages
     from normlab.report import print_json
     from normlab.surgery.classes import register as register_types
     from normlab.surgery.heal import Continue, continue_training
 
+    check_packages(str(source))
     register_types()
     apart(str(source), out)
     how = Continue().override(overrides)

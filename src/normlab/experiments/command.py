@@ -80,6 +80,8 @@ def command_line(request: Request, out: Path | None = None) -> str:
                 parts.append(flag.name.partition("/")[0 if value else 2])
             else:
                 parts += [flag.name, shlex.quote(_text(value))]
+    modules = dict.fromkeys(origin.name for origin in request.external().values() if origin.kind == "module")
+    parts += [word for module in modules for word in ("--import", shlex.quote(module))]
     return " ".join([*parts, *([] if out is None else ["--out", shlex.quote(str(out))])])
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from normlab import plugins
 from normlab.errors import InputError
 from normlab.experiments.runs.folder import last_step, load, read_summary
 from normlab.experiments.runs.stack import stacks
@@ -69,7 +70,9 @@ def _run(place: Path, home: Path, now: float) -> RunProgress:
     beat = max((t for t in (last_beat(home), last_beat(place)) if t is not None), default=None)
     quiet = None if beat is None else max(0.0, now - beat)
     try:
-        steps, done = load(place).train.steps, read_summary(place)
+        with plugins.records():
+            steps = load(place).train.steps
+        done = read_summary(place)
         error = failure(place)
     except InputError as error_:
         return RunProgress(place.name, "damaged", 0, None, quiet, str(error_))

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from normlab.errors import InputError
+from normlab.errors import ConfigError, InputError
 from normlab.experiments.executors.names import executor as by_name
 from normlab.experiments.executors.protocol import Executor
 from normlab.experiments.request import Request
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.sweep import Settled, Sweep, read_sweep
 from normlab.files import write_json, write_text
-from normlab.report import Page
+from normlab.plugins import import_modules
+from normlab.report import Page, write_page
 from normlab.results import Result
 
 KINDS = ("compare", "stability", "lengthgen")
@@ -71,7 +72,7 @@ class Experiment(ABC, Generic[AskedFor, Found]):
         """File name -> Markdown or CSV: what a repository keeps."""
 
     @abstractmethod
-    def show(self, result: Found, page: Path) -> None:
+    def show(self, result: Found) -> None:
         """The answer, in a terminal."""
 
     def carry_out(self, request: AskedFor, sweep: Sweep) -> Found:
@@ -86,12 +87,12 @@ class Experiment(ABC, Generic[AskedFor, Found]):
         self.finish(request, settled, sweep)
         return self.analyse([sweep.folder])
 
-    def write(self, result: Found, out: Path) -> Path:
-        """The result as a page, as JSON and as tables, in `out`; returns the page."""
+    def write(self, result: Found, out: Path) -> Path | None:
+        """The result as JSON, as tables and as a page, in `out`; returns the page, if it could be drawn."""
         write_json(out / self.file, result.to_dict())
         for name, text in self.tables(result).items():
             write_text(out / name, text)
-        return self.page(result).write(out / "report.html")
+        return write_page(self.page(result), out / "report.html")
 
 
 def experiment(kind: str) -> Experiment[Request, Result]:
@@ -120,9 +121,24 @@ class Place:
     workers: int = 0
     device: str = "cpu"
     quiet: bool = False
+    imports: Sequence[str] = ()
+    """Modules with schemes of one's own, which the workers import too."""
 
 
 def run(request: Request, place: Place) -> Result:
     """Carry a request out; what is finished in the folder already is only read."""
-    with by_name(place.executor, workers=place.workers, address=place.address, device=place.device) as executor:
+    imports = import_modules(place.imports)
+    _check_imported(request, {imported.written for imported in imports})
+    with by_name(
+        place.executor, workers=place.workers, address=place.address, device=place.device, imports=imports
+    ) as executor:
         return experiment(request.kind).carry_out(request, Sweep(Path(place.out), executor, quiet=place.quiet))
+
+
+def _check_imported(request: Request, imported: Set[str]) -> None:
+    """Workers know the schemes of this process only if they import the same modules."""
+    for name, origin in request.external().items():
+        if origin.kind == "module" and origin.name not in imported:
+            raise ConfigError(
+                f"the scheme {name!r} is registered in this process, and its workers do not know it: {origin.remedy}"
+            )

@@ -18,6 +18,7 @@ from normlab.config import Config, load_yaml
 from normlab.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from normlab.plugins import Origin
     from normlab.tasks import Task as AnyTask
 else:
 
@@ -73,6 +74,15 @@ class Request(Config):
         """The data files behind it, with their digests."""
         task = getattr(self, "task", None)
         return {} if task is None else dict(task.files())
+
+    def external(self) -> dict[str, Origin]:
+        """Its schemes that are not built in, and where they come from."""
+        schemes = [label.partition("(")[0] for label in getattr(self, "schemes", ())]
+        if not schemes:
+            return {}
+        from normlab.schemes.registry import origins
+
+        return origins(schemes)
 
 
 def task_of(text: str | None) -> AnyTask:

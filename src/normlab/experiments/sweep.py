@@ -12,11 +12,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 import normlab
+from normlab import plugins
 from normlab.errors import ConfigError, InputError, NormlabError
 from normlab.experiments.executors.protocol import Executor, Outcome
 from normlab.experiments.request import Request
@@ -50,12 +52,15 @@ class SweepFile:
     settled: Settled = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
     normlab: str = ""
+    external: Mapping[str, object] = field(default_factory=dict)
+    """Schemes that are not built in, and the module or package of each: for error messages, nothing is imported from it."""
 
     def write(self, folder: Path) -> None:
         body = {"format": self.format, "kind": self.kind, "normlab": self.normlab, "request": self.request}
+        beside = {"data": self.data, "external": self.external}
         write_json(
             inside(folder, "sweep.json"),
-            {**body, "settled": self.settled, **({"data": self.data} if self.data else {})},
+            {**body, "settled": self.settled, **{k: v for k, v in beside.items() if v}},
         )
 
 
@@ -78,7 +83,9 @@ class Sweep:
         if not (self.folder / "sweep.json").exists():
             data = request.files()
             settled = decide()
-            SweepFile(FORMAT, request.kind, request.to_dict(), settled, data, normlab.__version__).write(self.folder)
+            SweepFile(
+                FORMAT, request.kind, request.to_dict(), settled, data, normlab.__version__, _recorded(request)
+            ).write(self.folder)
             return settled
         there = read_sweep(self.folder)
         if there.kind != request.kind:
@@ -106,7 +113,8 @@ class Sweep:
             check_data(self.folder, task)
         if was != now:
             with locked(self.folder, wait=0):
-                SweepFile(there.format, there.kind, now, there.settled, there.data, there.normlab).write(self.folder)
+                external = {**there.external, **_recorded(request)}
+                replace(there, request=now, external=external).write(self.folder)
         return there.settled
 
     def run(self, wanted: Mapping[str, RunConfig], *, what: str) -> list[FinishedRun]:
@@ -177,7 +185,7 @@ def read_sweep(folder: str | Path) -> SweepFile:
             f"reads {FORMAT}; use that version, or give another folder"
         )
     kinds = {"kind": str, "request": dict}
-    kinds |= {key: dict for key in ("settled", "data") if key in body}
+    kinds |= {key: dict for key in ("settled", "data", "external") if key in body}
     return pick(SweepFile, read_object(path, remedy=REMEDY, keys=kinds), source=repr(str(path)))
 
 
@@ -198,7 +206,16 @@ def _older(folder: Path) -> SweepFile:
 
 def read_request(folder: str | Path, kind: type[AnyRequest]) -> AnyRequest:
     """What was asked of the sweep in this folder."""
-    return kind.stored(read_sweep(folder).request)
+    there = read_sweep(folder)
+    plugins.remember(there.external)
+    with plugins.records():
+        return kind.stored(there.request)
+
+
+def remember_origins(folder: str | Path) -> None:
+    """Errors about schemes that are unknown here will name the modules that the sweep in this folder had them from."""
+    with suppress(InputError):
+        plugins.remember(read_sweep(folder).external)
 
 
 def read_runs(folder: str | Path) -> list[FinishedRun]:
@@ -251,8 +268,13 @@ def _say_how(jobs: Sequence[Job]) -> None:
 
 def _known(there: SweepFile, kind: type[Request]) -> dict[str, object]:
     """What was asked then, in today's words. What an older version did not ask about cannot have changed."""
-    whole = kind.stored(there.request).to_dict()
+    with plugins.records():
+        whole = kind.stored(there.request).to_dict()
     return {key: value for key, value in whole.items() if key in there.request or key == "start"}
+
+
+def _recorded(request: Request) -> dict[str, dict[str, str]]:
+    return {name: origin.to_dict() for name, origin in request.external().items()}
 
 
 def _covers(now: object, was: object) -> bool:

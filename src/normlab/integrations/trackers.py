@@ -25,7 +25,7 @@ def jsonl(path: str | Path) -> Sink:
 
 
 def tensorboard(folder: str | Path) -> Sink:
-    require("tensorboard", extra="trackers", purpose="writing TensorBoard events")
+    require("tensorboard", extra="tensorboard", purpose="writing TensorBoard events")
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(folder))
@@ -40,11 +40,11 @@ def tensorboard(folder: str | Path) -> Sink:
 
 def wandb() -> Sink:
     """Into the run that `wandb.init` has started."""
-    package = require("wandb", extra="trackers", purpose="logging to wandb")
+    package = require("wandb", extra="wandb", purpose="logging to wandb")
     return lambda step, values: package.log(values, step=step)
 
 
 def trackio() -> Sink:
     """Into the run that `trackio.init` has started."""
-    package = require("trackio", extra="trackers", purpose="logging to trackio")
+    package = require("trackio", extra="trackio", purpose="logging to trackio")
     return lambda step, values: package.log(values, step=step)

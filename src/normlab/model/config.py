@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 from typing_extensions import Self
 
 from normlab.config import Config
-from normlab.errors import ConfigError
-from normlab.schemes import SCHEMES, Frame, SchemeConfig, Site, lookup, make_sites, parse_scheme, scheme
+from normlab.schemes import SCHEMES, Frame, SchemeConfig, Site, make_sites, parse_scheme
+from normlab.schemes.names import from_record, to_record
 from normlab.schemes.start import AUTHORS_STD, Start
 
 
@@ -17,15 +17,7 @@ def _to_scheme(value: object) -> object:
     """A name, with options or without, a mapping with a name, or a scheme config."""
     if isinstance(value, str):
         return parse_scheme(value)
-    if isinstance(value, dict):
-        options = dict(value)
-        name = options.pop("name", None)
-        if not isinstance(name, str):
-            raise ConfigError("a scheme section needs a `name`, for example {name: pre_norm}")
-        if "(" in name:  # `scheme=block_attn_res(blocks=2)` and then `scheme.heads=2`
-            return scheme(name, **options)
-        return lookup(name).from_dict({"name": lookup(name).model_fields["name"].default, **options})
-    return value
+    return from_record(value) if isinstance(value, dict) else value
 
 
 class _SchemeSchema:
@@ -39,7 +31,9 @@ class _SchemeSchema:
         return {"anyOf": [names, written, *options], "default": "pre_norm"}
 
 
-AnyScheme = Annotated[SerializeAsAny[SchemeConfig], BeforeValidator(_to_scheme), _SchemeSchema]
+AnyScheme = Annotated[
+    SerializeAsAny[SchemeConfig], BeforeValidator(_to_scheme), PlainSerializer(to_record), _SchemeSchema
+]
 
 
 class TransformerConfig(Config):
@@ -79,7 +73,8 @@ class TransformerConfig(Config):
     tie_embeddings: bool = True
     start: Start = Field(
         "fair",
-        description="fair: one rule for all schemes, every matrix N(0, 1/inputs); authors: as the scheme's authors begin",
+        description="fair: one rule for all schemes, every matrix N(0, 1/inputs); authors: as the scheme's authors begin; "
+        "plain, gpt2, xavier: a recipe by its name",
     )
     start_factor: float = Field(1.0, gt=0, description="on every matrix of a branch at the fair start")
     init_std: float | None = Field(
@@ -112,8 +107,8 @@ class TransformerConfig(Config):
             raise ValueError(
                 f"bias: {self.scheme.name} keeps its weights on the sphere and has no biases; leave it out"
             )
-        if self.start == "authors" and self.start_factor != 1.0:
-            raise ValueError("start_factor: the start 'authors' has none; set init_std, or take start: fair")
+        if self.start != "fair" and self.start_factor != 1.0:
+            raise ValueError(f"start_factor: the start {self.start!r} has none; set init_std, or take start: fair")
         self.scheme.check(self.sites())
         return self
 

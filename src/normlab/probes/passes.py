@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.errors import UnsupportedError
+from normlab.errors import MissingDependencyError, UnsupportedError
 from normlab.probes.clock import Clock
 from normlab.probes.diagnosis import Mixing
 from normlab.probes.inputs import batches as parts
@@ -135,10 +135,14 @@ def theory_of(layout: Layout, stream: StreamStatistics, rows: Rows) -> Theory:
     sizes = [[branch.norm for branch in row.branches] for row in rows]
     plain = "scaled" not in placement  # the laws are of sums without weights
     pre = plain and placement.startswith(("pre_norm", "peri_norm", "res_norm"))
-    tokens = max(2, stream.shape[1] if stream.shape else 2)
+    tokens, cosines = max(2, stream.shape[1] if stream.shape else 2), None
+    try:
+        cosines = bounds.sphere_cosine(placement, start.token_cosine or 0.0, len(rows), tokens=tokens)
+    except MissingDependencyError as error:  # scipy, for one line of the page
+        layout.notes.append(f"the predicted cosine between tokens was left out: {error}")
     return Theory(
         growth_exponent=bounds.law_exponent(law) if law else bounds.growth_exponent(placement),
         xiong=bounds.xiong_bounds(len(rows), stream.width) if plain and placement.startswith("pre_norm") else None,
         orthogonal=bounds.orthogonal_sum(start.norm or 0.0, sizes) if pre else None,
-        sphere_cosine=bounds.sphere_cosine(placement, start.token_cosine or 0.0, len(rows), tokens=tokens),
+        sphere_cosine=cosines,
     )

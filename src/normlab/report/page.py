@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import html
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from normlab.errors import require
+from normlab.errors import MissingDependencyError, PageNotWritten, require
 from normlab.files import write_text
 from normlab.report.tables import Row, TableView, all_columns, html_table, layout, plain_text
 from normlab.report.terminal import finite
@@ -108,6 +109,15 @@ class Page:
 
     def write(self, path: str | Path) -> Path:
         return write_text(path, self.render())
+
+
+def write_page(page: Page, path: str | Path) -> Path | None:
+    """Like `page.write`, but a missing plotly or jinja2 is a warning and None: nobody loses an answer for its page."""
+    try:
+        return page.write(path)
+    except MissingDependencyError as error:
+        warnings.warn(f"page not written: {error}", PageNotWritten, stacklevel=2)
+        return None
 
 
 def environment(*folders: Path) -> Environment:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -54,15 +55,21 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
 
 
+def print_page(page: Path | None) -> None:
+    """Where the page is; nothing where it could not be written, which a warning has said."""
+    if page is not None:
+        console().print(f"page: {page}", markup=False)
+
+
 def finite(value: Any) -> Any:
-    """The same value with every float that JSON cannot hold replaced by None."""
+    """The same value as JSON can hold it: None for a float that is not finite, a path as text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
-    return value
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def show(value: object) -> str:

@@ -111,7 +111,10 @@ class Card:
     equation: str
     citation: str
     growth: str
-    init: str = "plain: N(0, 0.02^2)"
+    init: str = "plain: N(0, 0.02^2)"  # at the start `authors`
+    own_start: str = (
+        ""  # what of the start is the scheme's definition, and so differs from other schemes' at every start
+    )
     # Formulas that the contract suite evaluates: of the residual path, and of what the scheme asks of its branches and
     # head (F is the FFN's inner width, h a head's, V the vocabulary).
     extra_parameters: str = "0"
@@ -202,10 +205,10 @@ class SchemeConfig(Config, ABC):
 
 @dataclass(frozen=True)
 class Init:
-    """How the authors of a scheme fill its branches, as data.
+    """How a scheme fills its branches, as data.
 
-    `gain` belongs to the scheme's definition (DeepNorm's beta) and holds at every start; `kind` and `out` are a recipe
-    (Xavier, GPT-2's 1/sqrt(2L)) and hold at the start `authors` alone.
+    `gain` belongs to the scheme's definition (DeepNorm's beta) and holds at every start. The other two are its authors'
+    recipe and hold at the start `authors` alone.
     """
 
     kind: Literal["plain", "xavier"] = "plain"
@@ -214,16 +217,18 @@ class Init:
 
     @torch.no_grad()
     def fill_(self, branch: Branch, site: Site, *, options: Any, frame: Frame) -> None:
+        recipe = INITS.get(frame.start, self)
         for role, weight in branch.matrices().items():
             # Query and key set the temperature of the softmax, not the size of the update: gains leave them alone.
             gain = 1.0 if self.gain is None or role in ("query", "key") else self.gain(site, options)
+            if role in ("out", "down"):
+                if frame.start == "fair":
+                    gain *= output_factor(site.count) if self.gain is None else 1.0
+                elif recipe.out is not None:
+                    gain *= recipe.out(site, options)
             if frame.start == "fair":
-                if self.gain is None and role in ("out", "down"):
-                    gain *= output_factor(site.count)
                 nn.init.normal_(weight, std=gain * frame.branch_std(weight.shape[1]))
-                continue
-            gain *= self.out(site, options) if self.out is not None and role in ("out", "down") else 1.0
-            if self.kind == "xavier":
+            elif recipe.kind == "xavier":
                 nn.init.xavier_normal_(weight, gain=gain)
             else:
                 nn.init.normal_(weight, std=gain * frame.init_std)
@@ -232,6 +237,7 @@ class Init:
 PLAIN = Init()
 XAVIER = Init("xavier")
 GPT2 = Init(out=lambda site, options: site.count**-0.5)  # residual projections divided by sqrt(2L)
+INITS = {"plain": PLAIN, "xavier": XAVIER, "gpt2": GPT2}  # the starts that are named after a recipe
 
 
 def applied(module: nn.Module, x: Tensor) -> Tensor:

@@ -132,6 +132,7 @@ class GatedResidual(SchemeConfig):
         citation="Qwen4-Exp as shipped in transformers (qwen4_exp: Qwen4ExpTextGatedResidual)",
         growth="constant 1/4: every read is half of a normed stream, whatever the streams' size",
         init="W_d, W_u, W_i = N(0, 0.02^2): gates near 1/2 and 1; norm gains 1; branches plain",
+        own_start="what a branch reads is multiplied by about 1/2",
         extra_parameters="(M+1)*(n*N+2*n*d*r)+M*n*n*d",
         traffic="n d read for the norms and gates, (2n+2)d read and (n+1)d written; gates have the width n d",
         traps=(

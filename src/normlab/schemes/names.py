@@ -6,19 +6,22 @@
     all                                      every scheme
 
 `label` writes a configuration back, with the options that are not defaults; `parse_scheme(label(config)) == config`.
+`to_record` and `from_record` are the same for files, which also say where a scheme of somebody's own came from.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from normlab import plugins
 from normlab.config import load_yaml
 from normlab.errors import ConfigError, canonical, nearest
+from normlab.plugins import Origin
 from normlab.schemes.base import SchemeConfig
-from normlab.schemes.registry import SCHEMES, families, lookup
+from normlab.schemes.registry import EXTERNAL, SCHEMES, UnknownScheme, families, lookup, origin_of, unknown_scheme
 
 ALL = "all"
 _CLOSES = {")": "(", "]": "[", "}": "{"}
@@ -51,6 +54,8 @@ def parse_scheme(text: str | SchemeConfig) -> SchemeConfig:
     """`block_attn_res` or, with options, `block_attn_res(blocks=4, inner=peri_norm)`."""
     if isinstance(text, SchemeConfig):
         return text
+    if plugins.lenient() and canonical(name := _match(text)[1]) not in SCHEMES and _group(name) is None:
+        return _unknown({"name": canonical(name), EXTERNAL: {"label": text.strip()}})
     config, options = _read(text)
     try:
         return config.from_dict({"name": config.model_fields["name"].default, **options})
@@ -82,9 +87,40 @@ def parse_schemes(given: str | Sequence[str | SchemeConfig], *, option: str = "s
 
 def label(scheme: SchemeConfig) -> str:
     """The scheme's name, with the options that are not its defaults."""
+    if isinstance(scheme, UnknownScheme):
+        return scheme.label
     plain = _default(scheme.name).to_dict()
     changed = [f"{k}={v}" for k, v in scheme.to_dict().items() if k != "name" and v != plain[k]]
     return f"{scheme.name}({', '.join(changed)})" if changed else scheme.name
+
+
+def to_record(scheme: SchemeConfig) -> dict[str, Any]:
+    """As files hold it. The module of one that is not built in is there for error messages: nobody imports it from here."""
+    if isinstance(scheme, UnknownScheme):
+        return dict(scheme.record)
+    values, origin = scheme.to_dict(), origin_of(type(scheme))
+    return values if origin is None else {**values, EXTERNAL: {**origin.to_dict(), "label": label(scheme)}}
+
+
+def from_record(values: Mapping[str, Any]) -> SchemeConfig:
+    """A scheme by its name and options; one that nobody registered is refused, or kept as the record that it is."""
+    name = values.get("name")
+    if not isinstance(name, str):
+        raise ConfigError("a scheme section needs a `name`, for example {name: pre_norm}")
+    options = {key: value for key, value in values.items() if key not in ("name", EXTERNAL)}
+    if "(" in name:  # `scheme=block_attn_res(blocks=2)` and then `scheme.heads=2`
+        return scheme(name, **options)
+    if canonical(name) in SCHEMES:
+        config = lookup(name)
+        return config.from_dict({"name": config.model_fields["name"].default, **options})
+    if plugins.lenient():
+        return _unknown(values)
+    origin = Origin.from_record(values.get(EXTERNAL)) or plugins.recorded(canonical(name))
+    raise ConfigError(unknown_scheme(name, origin))
+
+
+def _unknown(record: Mapping[str, Any]) -> UnknownScheme:
+    return UnknownScheme.from_dict({"name": canonical(record["name"]), "record": dict(record)})
 
 
 def split(text: str) -> Iterator[str]:
@@ -128,11 +164,7 @@ def _group(text: str) -> tuple[str, ...] | None:
 
 def _read(text: str) -> tuple[type[SchemeConfig], dict[str, Any]]:
     """The class and the written options, which are known to be options of it."""
-    if not isinstance(text, str):
-        raise ConfigError(f"a scheme is named by a text, for example 'pre_norm', but got {text!r}")
-    match = re.fullmatch(r"\s*([^()\s,=]+)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
-    if match is None:
-        raise ConfigError(f"a scheme is written name or name(option=value, ...); {text!r} is neither")
+    match = _match(text)
     config = _lookup(match[1])
     options: dict[str, Any] = {}
     for item in split(match[2] or ""):
@@ -149,10 +181,21 @@ def _read(text: str) -> tuple[type[SchemeConfig], dict[str, Any]]:
     return config, options
 
 
+def _match(text: str) -> re.Match[str]:
+    if not isinstance(text, str):
+        raise ConfigError(f"a scheme is named by a text, for example 'pre_norm', but got {text!r}")
+    match = re.fullmatch(r"\s*([^()\s,=]+)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    if match is None:
+        raise ConfigError(f"a scheme is written name or name(option=value, ...); {text!r} is neither")
+    return match
+
+
 def _lookup(name: str) -> type[SchemeConfig]:
     """As the registry does, but a family or `all` where one scheme is meant gets its own sentence."""
     group = _group(name)
     if group is None:
+        if canonical(name) in SCHEMES or plugins.recorded(canonical(name)):
+            return lookup(name)
         groups = [ALL, *families()]
         if nearest(name, [*groups, *SCHEMES]) not in groups:
             return lookup(name)

@@ -24,6 +24,7 @@ class Ngpt(SchemeConfig):
         citation="Loshchilov et al. 2024, nGPT, arXiv 2410.01131; the scales follow the authors' code",
         growth="|h| = 1 at every layer: mean square 1/d",
         init="alpha 0.05 (stored as 1/sqrt(d), used as |alpha|); s_qk, s_u, s_v, s_z 1; every matrix on the sphere",
+        own_start="rows of matrices, and columns of output matrices, have length 1; a branch moves the stream by 0.05",
         extra_parameters="M*d",
         branch_parameters="L*(d+2*F)+V",
         traffic="2d read, 1d written, one norm on the stream and one on the branch",

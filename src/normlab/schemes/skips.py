@@ -27,6 +27,7 @@ class LambdaSkip(SchemeConfig):
         citation="Karpathy 2026, nanochat (gpt.py: resid_lambdas, x0_lambdas, backout_lambda); after modded-nanogpt",
         growth="lambda > 1 makes the stream grow faster than pre_norm, by 1.1 a layer on average",
         init="lambda from 1.15 to 1.05, mu from 0.20 to 0.05, linear over the layers, beta = 0.2; branches plain",
+        own_start="the stream is multiplied by 1.15 to 1.05 in each layer, and 0.20 to 0.05 of the embedding is added",
         extra_parameters="(M+2)*N+2*L",
         traffic="2d read, 1d written; before each layer another 2d read, 1d written",
         traps=(

@@ -20,7 +20,8 @@ from torch import nn
 from normlab import __version__
 from normlab.errors import ConfigError, InputError, require
 from normlab.files import write_text
-from normlab.schemes import Scheme, SchemeConfig, Site, label, lookup
+from normlab.schemes import Scheme, SchemeConfig, Site, label
+from normlab.schemes.names import from_record, to_record
 from normlab.surgery.anatomy import anatomy
 from normlab.surgery.hooks import Checkpointed
 from normlab.surgery.splice import build, check, splice, way_of
@@ -103,7 +104,7 @@ def stored_scheme(config: PretrainedConfig) -> SchemeConfig:
             "nl.swap"
         )
     try:
-        return lookup(given["name"]).from_dict(given)
+        return from_record(given)
     except ConfigError as error:
         raise InputError(
             f"this model was swapped by normlab {stored.get('version', '?')}, and this is normlab {__version__}, which does "
@@ -152,7 +153,7 @@ def dress(model: PreTrainedModel, scheme: SchemeConfig) -> None:
     old = model.config
     config = copy.deepcopy(old)
     config.__class__ = config_class(type(old))
-    config.normlab = {"version": __version__, "scheme": scheme.to_dict()}
+    config.normlab = {"version": __version__, "scheme": to_record(scheme)}
     _same_config(model, old, config)
     base, kind = type(model), type(config)
     made = model_class(base, kind)
@@ -244,11 +245,8 @@ tags: [normlab, {name}]
 The residual stream of this model follows `{name}`: {equation}.
 ({citation}) Everything else is `{base}`, and its weights are in this folder.
 
-It needs the package normlab beside transformers; it runs no code of its own:
-
-```
-pip install 'normlab[hf]'
-```
+It needs the packages transformers and normlab (from its repository, or a wheel that was built there). It runs no code of
+its own.
 
 ```python
 import normlab.hf  # registers the type {type} with transformers

@@ -51,7 +51,7 @@ def why_not(model: nn.Module) -> str | None:
         "qk_norm": None,
         "bias": False,
         "dropout": 0.0,
-        "scale_of_embedding": 1.0,
+        "scale_of_embedding": 1.0,  # embedding_scale=1: at the fair start it is sqrt(dim)
     }
     for key, value in wanted.items():
         if getattr(config, key) != value:

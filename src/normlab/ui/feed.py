@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from normlab import plugins
 from normlab.errors import NormlabError
 from normlab.experiments.progress import ORDER, State
 from normlab.experiments.runs.folder import load, read_summary
@@ -122,7 +123,8 @@ class RunFeed:
     def know(self) -> bool:
         """Read config.yaml, which a running process may be about to write."""
         try:
-            config = load(self.folder)
+            with plugins.records(plugins=False):
+                config = load(self.folder)
         except NormlabError as error:
             self.state, self.why = "damaged", str(error)
             return False

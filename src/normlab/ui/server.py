@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from normlab.errors import InputError, require
+from normlab.errors import InputError, need, require
 from normlab.report.page import environment, plotly_script
 from normlab.report.terminal import finite
 from normlab.results import Plain
@@ -136,9 +136,8 @@ READ_ONLY = "nothing is changed here: GET and HEAD only"
 
 def serve(folder: Path, *, port: int = 0, ready: Callable[[str], None]) -> None:
     """Serve until Ctrl-C; `ready` is told the address. Port 0 takes a free one."""
+    need("starlette", "jinja2", "plotly", extra="watch", purpose="`normlab watch`")
     uvicorn = require("uvicorn", extra="watch", purpose="`normlab watch`")
-    require("starlette", extra="watch", purpose="`normlab watch`")
-    plotly_script()  # its absence is said now, not by an empty page
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

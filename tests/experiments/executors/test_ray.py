@@ -16,6 +16,7 @@ from normlab.cli import run
 from normlab.experiments.runs.folder import prepare, read_summary
 from normlab.store import Heartbeat, locked
 from tests.experiments.tiny import alone, tiny
+from tests.own_schemes import MODULE
 
 ray = pytest.importorskip("ray", reason="ray is an extra", exc_type=ImportError)
 SOURCES = os.pathsep.join(p for p in sys.path if p)
@@ -169,6 +170,48 @@ def test_the_command_gives_the_same_comparison_on_ray(cluster, tmp_path):
         assert (tmp_path / name / "report.html").exists()
     assert len(found["local"]) >= 8
     assert found["ray"] == found["local"]
+
+
+OWN = """
+import shutil, sys
+from pathlib import Path
+from normlab.experiments.executors.ray import RayExecutor
+from normlab.experiments.runs.folder import prepare
+from normlab.plugins import import_modules
+from tests.experiments.tiny import tiny
+
+address, folder, module = sys.argv[1:]
+imports = import_modules([module])
+prepare(Path(folder), tiny("own_norm"))
+with RayExecutor(address=address, imports=imports) as cells:
+    shutil.rmtree(Path(module).parent)  # as on a node that has never had it
+    for outcome in cells.run([Path(folder)]):
+        print(outcome.folder.name, outcome.error, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["file", "package"])
+def test_a_scheme_of_ones_own_travels_to_the_nodes(form, cluster, tmp_path):
+    """Its losses are those of the scheme that it is a copy of; the configuration alone brings nothing along."""
+    address, environment = cluster
+    place = tmp_path / "source"
+    module = place / "own_module.py" if form == "file" else place / "own_package" / "__init__.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(MODULE)
+    written = str(module) if form == "file" else "own_package"
+    command = [sys.executable, "-c", OWN if form == "file" else OWN.replace("Path(module).parent", repr(str(place)))]
+    command += [address, str(tmp_path / "own"), written]
+    environment = {**environment, "PYTHONPATH": os.pathsep.join([str(place), SOURCES])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout.strip() == "own None", done.stdout + done.stderr
+    plain = alone(prepare(tmp_path / "plain", tiny()))
+    assert read_summary(tmp_path / "own")["validation"] == plain.loss
+    (tmp_path / "own" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "own" / "checkpoint")
+    said, _ = driver(cluster, tmp_path).communicate(timeout=240)
+    assert f"own {str(tmp_path / 'own' / 'config.yaml')!r} is not a run that" in said
+    assert f"it comes from the module {written!r}; give --import {written}" in said
 
 
 LISTENING = """

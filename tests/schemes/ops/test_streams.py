@@ -23,7 +23,8 @@ CASES = {
 def model_of(case, dtype, *, dim=24):
     scheme = nl.scheme(case.split(",")[0], **CASES[case])
     torch.manual_seed(0)
-    model = nl.Transformer(nl.TransformerConfig(vocab_size=31, dim=dim, depth=3, heads=2, scheme=scheme)).to(dtype)
+    shape = {"vocab_size": 31, "dim": dim, "depth": 3, "heads": 2}
+    model = nl.Transformer(nl.TransformerConfig(scheme=scheme, start="authors", **shape)).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

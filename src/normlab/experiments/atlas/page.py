@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from normlab.experiments.atlas.measure import Atlas, AtlasEntry
 from normlab.report import Page, console, sparkline
@@ -184,11 +183,10 @@ def _portraits(page: Page, entries: Sequence[AtlasEntry]) -> None:
         page.figure(drawn, height=height, label=f"Stream, contributions, gradients and turns of {names}")
 
 
-def show(atlas: Atlas, page: Path) -> None:
+def show(atlas: Atlas) -> None:
     """To a person in a terminal: a line a scheme, all on one scale."""
     for text in picture(atlas, width=terminal_columns()):
         console().print(text)
-    console().print(f"page: {page}", markup=False)
 
 
 def picture(atlas: Atlas, *, width: int) -> list[str]:

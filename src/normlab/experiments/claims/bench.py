@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from normlab.errors import ConfigError, UnsupportedError
 from normlab.experiments.claims.evidence import Evidence, Measurement, SettingValue
@@ -42,6 +43,28 @@ class Findings:
 
 
 Function = Callable[[Bench], Findings]
+Kind = Literal["identity or closed form", "random networks", "toy task", "small trained models"]
+KINDS: Mapping[str, Kind] = {
+    "start.identities": "identity or closed form",
+    "start.averaging_theory": "identity or closed form",
+    "start": "random networks",
+    "sphere.equations": "identity or closed form",
+    "sphere.random_starts": "random networks",
+    "sphere": "small trained models",
+    "networks.start": "random networks",
+    "networks": "small trained models",
+    "trained.ladder": "small trained models",
+    "trained.losses": "small trained models",
+    "trained": "toy task",
+    "table": "small trained models",
+}
+"""What the measurements of a module are made on, or of the rest of a folder."""
+OTHER_KINDS: Mapping[str, Kind] = {
+    "002-06": "toy task",
+    "bema-memory": "identity or closed form",
+    "language-length": "small trained models",
+}
+"""Measurements that are of another kind than the rest of their module."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +107,14 @@ def measures() -> Mapping[str, Measure]:
     for module in sorted(m.name for m in pkgutil.walk_packages(measured.__path__, f"{measured.__name__}.")):
         importlib.import_module(module)
     return dict(sorted(_MEASURES.items()))
+
+
+def kind_of(name: str) -> Kind:
+    """What a measurement is made on: it says how far its number reaches."""
+    if name in OTHER_KINDS:
+        return OTHER_KINDS[name]
+    path = find_measure(name).function.__module__.rpartition(".measured.")[2]
+    return KINDS.get(path) or KINDS[path.partition(".")[0]]
 
 
 def find_measure(name: str) -> Measure:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
 import normlab
 from normlab.errors import ConfigError, InputError, unknown
-from normlab.experiments.claims.bench import affordable, carry_out, find_measure
+from normlab.experiments.claims.bench import Kind, affordable, carry_out, find_measure, kind_of
 from normlab.experiments.claims.claim import Claim
 from normlab.experiments.claims.criteria import Judgement, NotMeasured
 from normlab.experiments.claims.decide import VERDICTS, Decision, Verdict, decide
@@ -55,16 +55,41 @@ class Entry:
     def claim(self) -> Claim:
         return self.decision.claim
 
+    @property
+    def kind(self) -> Kind | None:
+        """Of its evidence."""
+        return None if self.decision.evidence is None else kind_of(self.claim.evidence)
+
+    @property
+    def lines(self) -> list[str]:
+        """All that a reader is told of it."""
+        d, c = self.decision, self.claim
+        known = f"{self.kind}, n = {len(d.evidence.seeds)}" if d.evidence else "none on file"
+        parts = {
+            "Source": f"{c.source}.",
+            "Number": d.sentence,
+            "Evidence": f"{known}.",
+            "Limit": f"{c.limit}." if c.limit else "",
+            **(c.corrected.lines if c.corrected else {}),
+            "Criterion of the withdrawn verdict" if c.withdrawn else "Criterion": f"{c.criterion.text()}.",
+            "What would change it": "" if c.withdrawn else d.would_change,
+            "Note": c.note,
+            "Measure it again": c.command,
+        }
+        return [f"{c.id}: {c.statement}", d.verdict.capitalize(), *(f"{k}: {v}" for k, v in parts.items() if v)]
+
     def to_plain(self) -> dict[str, object]:
         d, c = self.decision, self.claim
         lead, known = d.leading, d.evidence
         return {
             "id": c.id, "seed": c.seed, "statement": c.statement, "source": c.source, "criterion": c.criterion.text(),
-            "command": c.command, "look": c.look, "note": c.note, "verdict": d.verdict, "sentence": d.sentence,
+            "command": c.command, "look": c.look, "note": c.note, "limit": c.limit, "kind": self.kind,
+            "corrected": asdict(c.corrected) if c.corrected else None, "verdict": d.verdict, "sentence": d.sentence,
             "would_change": d.would_change, "reason": d.sentence if d.verdict == "not measured" else None,
             "budget": d.would_change if d.verdict == "undecided" else None, "estimate": lead.estimate if lead else None,
             "low": lead.low if lead else None, "high": lead.high if lead else None,
-            "wanted": list(lead.wanted) if lead else None, "p": d.adjusted, "seeds": len(known.seeds) if known else 0,
+            "wanted": list(lead.wanted) if lead and not c.withdrawn else None, "p": d.adjusted,
+            "seeds": len(known.seeds) if known else 0,
             "looks": known.looks if known else 0,
             "evidence": c.evidence if known else None, "commit": known.commit if known else None,
             "nulls": [{**_row(n), "sentence": n.sentence} for n in self.nulls], "warnings": list(self.warnings),
@@ -102,7 +127,8 @@ class Book(Result):
 
     @property
     def answer(self) -> str:
-        parts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
+        words = {"no verdict": "without a verdict"}
+        parts = ", ".join(f"{count} {words.get(verdict, verdict)}" for verdict, count in self.counts.items() if count)
         return f"{len(self.entries)} claims: {parts}."
 
 
@@ -132,7 +158,7 @@ def _entry(decision: Decision, known: Mapping[str, Evidence], page: Mapping[str,
             else "no criterion was on file when it was measured"
         )
     checks = []
-    for leaf in differences(decision.claim) if nulls else []:
+    for leaf in differences(decision.claim) if nulls and not decision.claim.withdrawn else []:
         size = len(found.find(leaf.metric, leaf.arm).values)
         if found.find(leaf.metric, leaf.arm).exact:
             continue
@@ -168,6 +194,8 @@ class Rerun:
     def answer(self) -> str:
         if self.evidence is None:
             return f"{self.claim.id} is undecided: {self.now.would_change}"
+        if self.now.verdict == "no verdict":
+            return f"{self.claim.id} has no verdict. {self.now.sentence}"
         holds = "the verdict holds" if self.holds else f"the ledger says {self.before}"
         return f"{self.claim.id} is {self.now.verdict}; {holds}. {self.now.sentence}"
 

@@ -2,6 +2,9 @@
 
 Where seeds were added after a look, p doubles with each (`Evidence.looks`).
 
+A claim whose experiment does not carry its sentence (`Claim.corrected`) has its number and no verdict. It still counts among
+the tests of its page: it was looked at.
+
 A page is a family of claims (those of one seed). Exact claims have p = 0 and cost the others nothing.
 """
 
@@ -18,11 +21,12 @@ from normlab.experiments.claims.criteria import Judgement, NotMeasured, Reading
 from normlab.experiments.claims.evidence import Evidence, on_one_core
 from normlab.stats import Paired, holm, t_cdf, t_reach
 
-Verdict = Literal["confirmed", "refuted", "undecided", "misprinted", "not measured"]
-VERDICTS: tuple[Verdict, ...] = ("confirmed", "refuted", "misprinted", "undecided", "not measured")
+Verdict = Literal["confirmed", "refuted", "undecided", "misprinted", "not measured", "no verdict"]
+VERDICTS: tuple[Verdict, ...] = ("confirmed", "refuted", "misprinted", "undecided", "not measured", "no verdict")
 ALPHA = 0.05
 MOST_SEEDS = 100_000
 """More than these decide nothing: a longer run would."""
+NOT_CARRIED = "The experiment does not carry the sentence."
 NO_NUMBER = "Some runs never get to what is asked, and have no number."
 
 
@@ -104,6 +108,10 @@ def _decision(
         )
     if finding is None or adjusted is None or evidence is None:
         return Decision(claim, "not measured", *_not_run(claim))
+    if claim.withdrawn and claim.corrected is not None:
+        numbers = "; ".join(_number(r) for r in finding.readings)
+        text = f"{NOT_CARRIED} Measured: {numbers}."
+        return Decision(claim, "no verdict", text, claim.corrected.decides, finding, evidence=evidence)
     verdict = verdict_of(finding, adjusted)
     said = sentence(finding)
     return Decision(
@@ -133,12 +141,18 @@ def sentence(finding: Judgement) -> str:
 
 def _said(r: Reading) -> str:
     if math.isnan(r.estimate):
+        return _number(r)
+    fits = {True: "as wanted", False: "outside", None: "open"}[r.holds]
+    return f"{_number(r)}, {wanted(r)}: {fits}"
+
+
+def _number(r: Reading) -> str:
+    if math.isnan(r.estimate):
         return f"{r.label} is not a number in some seed"
     spread = ""
     if r.low is not None and r.high is not None and r.high > r.low:
         spread = f" ({_g(r.low)} to {_g(r.high)}, n = {r.n})"
-    fits = {True: "as wanted", False: "outside", None: "open"}[r.holds]
-    return f"{r.label} is {_g(r.estimate)}{spread}, {wanted(r)}: {fits}"
+    return f"{r.label} is {_g(r.estimate)}{spread}"
 
 
 def wanted(r: Reading) -> str:

@@ -13,15 +13,25 @@ from normlab.report import Page
 from normlab.report.strips import Interval, counts, interval
 from normlab.results import page_of
 
-STYLE = {"confirmed": "good", "refuted": "bad", "misprinted": "warn", "undecided": "warn", "not measured": "note"}
+STYLE = {
+    "confirmed": "good",
+    "refuted": "bad",
+    "misprinted": "warn",
+    "undecided": "warn",
+    "not measured": "note",
+    "no verdict": "note",
+}
 COLOUR: dict[Verdict, str] = {
     "confirmed": "#3FA06F", "refuted": "#D9534A", "misprinted": "#D09A1E", "undecided": "#8FA3B5", "not measured": "#C4CCD4",
+    "no verdict": "#B79CC8",
 }  # fmt: skip
 READ = (
-    "Each claim has a criterion that was fixed before the run, evidence that a command makes again, and a verdict that is "
-    "computed from it. Confirmed and refuted mean that the 95 % interval decides.",
+    "Each claim has a criterion, evidence that a command makes again, and a verdict that is computed from it. Where a "
+    "criterion was changed after numbers were seen the claim says so. Confirmed and refuted mean that the 95 % interval "
+    "decides.",
     "Misprinted: the form that circulates fails, and the form that the source proves holds. Undecided: the interval lies on "
     "both sides, or the runs are too short. Not measured: nobody has, and the page says why.",
+    "No verdict: the experiment does not carry the sentence. The claim shows what was printed until when, and what stands.",
     "Shaded: what the claim wants. Dot and bar: what was measured, with its interval over seeds. Holm's correction is taken "
     "over the claims of a page.",
 )
@@ -97,7 +107,7 @@ def _rows(book: Book) -> list[dict[str, object]]:
                 "statement": entry.claim.statement,
                 "verdict": entry.decision.verdict,
                 "number": None if lead is None else lead.number,
-                "range": "" if lead is None else wanted(lead),
+                "range": "" if lead is None or entry.claim.withdrawn else wanted(lead),
             }
         )
     return rows
@@ -107,12 +117,21 @@ def _claim(page: Page, entry: Entry) -> None:
     claim, decision = entry.claim, entry.decision
     page.heading(f"{claim.id}: {claim.statement}", anchor=claim.id, short=claim.id)
     page.text(f"{decision.verdict}: {decision.sentence}", style=STYLE[decision.verdict])
-    if decision.finding is not None and decision.finding.readings:
+    for heading, words in (claim.corrected.lines if claim.corrected else {}).items():
+        page.text(f"{heading}: {words}")
+    if decision.finding is not None and decision.finding.readings and not claim.withdrawn:
         readings = (*decision.finding.readings, *decision.finding.beside)[:MOST]
         page.html(picture(readings, COLOUR[decision.verdict]))
     page.text(f"Source: {claim.source}. Criterion: {claim.criterion.text()}.", style="note")
-    page.text(f"What would change it: {decision.would_change}", style="note")
-    for line in (claim.note, *(check.sentence for check in entry.nulls), *(f"Beware: {w}." for w in entry.warnings)):
+    if not claim.withdrawn:
+        page.text(f"What would change it: {decision.would_change}", style="note")
+    limit = f"Limit: {claim.limit}." if claim.limit else ""
+    for line in (
+        limit,
+        claim.note,
+        *(check.sentence for check in entry.nulls),
+        *(f"Beware: {w}." for w in entry.warnings),
+    ):
         if line:
             page.text(line, style="note")
     page.code("\n".join([claim.command, *([claim.look] if claim.look else [])]))

@@ -82,10 +82,9 @@ ROWS = (
          "deep-stream", _exponent("rms of the stream", ", paper init", 8), lambda v: 0.4 < v < 0.6, lambda v: abs(v) < 0.1),
     _Row("gradient of the last layer", "exponent in depth", "falls like 1/sqrt(L)", "does not depend on L", "001-09",
          "mean-field", _exponent("gradient of the last FFN by depth"), lambda v: -0.6 < v < -0.4, lambda v: abs(v) < 0.1),
-    _Row("gradient over layers", "Pre-Norm: largest over smallest; Post-Norm: W1, first layer over last, encoder-decoder 6-6",
-         "about uniform", "decays to the input", "001-10", "mean-field", _mean("largest over smallest gradient of a layer"),
-         lambda v: v < 2, lambda v: v < 0.5, post=("gradients-by-matrix", _mean(
-             "W1 gradient, first layer over last", ", encoder-decoder 6-6"))),
+    _Row("gradient over layers", "W1, first layer over last, in the decoder of an encoder-decoder 6-6", "about uniform",
+         "decays to the input", "001-10", "gradients-by-matrix",
+         _mean("W1 gradient, first layer over last", ", encoder-decoder 6-6"), lambda v: 0.5 < v < 2, lambda v: v < 0.5),
     _Row("warm-up", "nats lost without it", "not needed", "needed", "004-05", "warmup-map", _gain,
          lambda v: v < 0.1, lambda v: v > 0.1),
     _Row("learning rate", "highest that learns", "large", "small", "001-12", "rates-map", _mean("highest rate that learns"),

@@ -149,7 +149,7 @@ def _scheme_runs(name: str, runs: Sequence[FinishedRun]) -> SchemeRuns:
     near = [(rate.lr, rate.mean) for rate in rates[max(index - 1, 0) : index + 2] if rate.mean is not None]
     fit = log_parabola(near) if len(near) == 3 else None
     summaries = [run.summary for run in final]
-    first = summaries[0]
+    first, own_flops = summaries[0], scheme_flops(final[0])
     return SchemeRuns(
         scheme=name, lr=lr, rates=rates, at_edge=_at_edge(index, len(rates)), lr_fit=fit[0] if fit else None,
         lost_at_twice_lr=fit[1] if fit else None, losses=losses, diverged=len(losses) - len(known),
@@ -161,7 +161,7 @@ def _scheme_runs(name: str, runs: Sequence[FinishedRun]) -> SchemeRuns:
         tokens_per_second=_over(max, [run.summary.tokens_per_second for run in runs]),
         activation_bytes=first.activation_bytes, peak_bytes=_over(statistics.median, [s.peak_bytes for s in summaries]),
         parameters=first.parameters or 0, scheme_parameters=first.scheme_parameters,
-        flops_per_token=(first.flops_per_token or 0.0) + scheme_flops(final[0]),
+        flops_per_token=None if own_flops is None else (first.flops_per_token or 0.0) + own_flops,
         curve={run.seed: _curve(run) for run in final}, layers={mark: _layers(final, mark) for mark in MARKS},
         per_seed={run.seed: _layer_record(run, "end") for run in final if run.loss is not None},
         at_start={run.seed: _layer_record(run, "start") for run in final if run.loss is not None},

@@ -34,6 +34,7 @@ from normlab.report import Page
 from normlab.schemes import SchemeConfig
 from normlab.schemes.names import label, parse_scheme
 from normlab.schemes.recipes import Recipe, recipe_of
+from normlab.schemes.registry import UnknownScheme
 from normlab.surgery.backbone.config import BackboneConfig
 from normlab.surgery.backbone.model import Backbone, check_causal
 from normlab.training import Schedule, TrainConfig
@@ -106,7 +107,9 @@ class Compare(Experiment[CompareRequest, Comparison]):
         notes += [_tuning_note(request) for request in requests if request.tuned_apart]
         notes += [_backbone_note(request) for request in requests if request.backbone is not None]
         asked = baseline or (requests[0].baseline if len(requests) == 1 else None)
-        return analyse(read_all(folders), baseline=asked, costs=timing.read_costs(folders), notes=notes)
+        runs = read_all(folders)
+        notes += _not_loaded(runs)
+        return analyse(runs, baseline=asked, costs=timing.read_costs(folders), notes=notes)
 
     def page(self, result: Comparison) -> Page:
         return page.build(result)
@@ -114,8 +117,8 @@ class Compare(Experiment[CompareRequest, Comparison]):
     def tables(self, result: Comparison) -> Mapping[str, str]:
         return {"tables.md": tables.markdown(result), "cells.csv": tables.runs_csv(result.cells)}
 
-    def show(self, result: Comparison, page: Path) -> None:
-        show(result, page)
+    def show(self, result: Comparison) -> None:
+        show(result)
 
 
 EXPERIMENT = Compare()
@@ -166,6 +169,17 @@ def _backbone_note(request: CompareRequest) -> str:
         f"The models are random ones of the architecture {request.backbone}, with its own embedding, norms and "
         "initialisation; each scheme is swapped in as its authors start it, but for what they change inside branches."
     )
+
+
+def _not_loaded(runs: Sequence[FinishedRun]) -> list[str]:
+    """What cannot be shown of schemes whose code is not here, and how to see it."""
+    schemes = {run.config.model.scheme.name: run.config.model.scheme for run in runs}
+    return [
+        f"The code of the scheme {name!r} is not loaded: its runs are shown, its predicted stream and arithmetic are not. "
+        f"To see them, run the command that trained it again ({scheme.remedy})."
+        for name, scheme in schemes.items()
+        if isinstance(scheme, UnknownScheme)
+    ]
 
 
 def _arms(request: CompareRequest) -> list[SchemeAtDepth]:

@@ -59,12 +59,16 @@ def summary_rows(setting: SettingResult) -> list[Line]:
             "diverged": row.diverged, "best lr": row.lr,
             "step time": None if row.cost is None else round(row.cost.time, 3),
             "saved MB": None if row.activation_bytes is None else round(row.activation_bytes / BYTES, 1),
-            "params (M)": round(row.parameters / 1e6, 3), "MFLOP a token": round(row.flops_per_token / 1e6, 2),
+            "params (M)": round(row.parameters / 1e6, 3), "MFLOP a token": _millions(row.flops_per_token),
         })  # fmt: skip
     for key in ("diverged", "step time"):
         if not any(line[key] for line in rows):
             rows = [{k: v for k, v in line.items() if k != key} for line in rows]
     return rows
+
+
+def _millions(value: float | None) -> float | None:
+    return None if value is None else round(value / 1e6, 2)
 
 
 RECIPES_SAID = {

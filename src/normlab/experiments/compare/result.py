@@ -11,6 +11,7 @@ from normlab.experiments.runs.records import FinishedRun, Gaps, LayerRecord, Num
 from normlab.experiments.timing import RelativeCost
 from normlab.results import Plain, Result
 from normlab.schemes.names import label
+from normlab.schemes.registry import UnknownScheme
 from normlab.stats import Paired
 
 MARKS = ("start", "middle", "end")
@@ -44,7 +45,7 @@ class RunRow:
     device: str | None
     threads: int | None
     commit: str | None
-    scheme_flops_per_token: float
+    scheme_flops_per_token: float | None
 
     @classmethod
     def of(cls, run: FinishedRun) -> RunRow:
@@ -60,8 +61,13 @@ class RunRow:
         )  # fmt: skip
 
 
-def scheme_flops(run: FinishedRun) -> float:
-    """A training step's arithmetic of the scheme itself, per token; runs record that of branches and head."""
+def scheme_flops(run: FinishedRun) -> float | None:
+    """A training step's arithmetic of the scheme itself, per token; runs record that of branches and head.
+
+    None for a scheme of somebody's own whose module is not imported here.
+    """
+    if isinstance(run.config.model.scheme, UnknownScheme):
+        return None
     return 3 * run.config.model.scheme.mixing_flops(run.config.model.frame())
 
 
@@ -140,7 +146,7 @@ class SchemeRuns:
     peak_bytes: float | None
     parameters: int
     scheme_parameters: int | None
-    flops_per_token: float
+    flops_per_token: float | None
     curve: Mapping[int, LossCurve]
     layers: Mapping[str, LayerMeans]
     per_seed: Mapping[int, LayerRecord | None]

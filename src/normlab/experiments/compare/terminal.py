@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from normlab.experiments.compare.page import summary_rows
 from normlab.experiments.compare.result import Comparison
 from normlab.report import console, table
@@ -12,7 +10,7 @@ FEW = 8  # schemes; of more, the page and tables.md have the sentences
 PAGE_ONLY = ("params (M)", "MFLOP a token")
 
 
-def show(result: Comparison, page: Path) -> None:
+def show(result: Comparison) -> None:
     """The answer, one table and where the report is."""
     screen = console()
     for note in result.notes:
@@ -29,4 +27,3 @@ def show(result: Comparison, page: Path) -> None:
         for claim in setting.claims:
             mean = "" if claim.mean is None else f" ({claim.mean:+.3g}, n = {claim.n})"
             screen.print(f"{claim.verdict:>9}: {claim.claim}{mean}", markup=False)
-    screen.print(f"\npage: {page}", markup=False)

@@ -27,6 +27,8 @@ from normlab.model import Transformer
 from normlab.probes.diagnose import diagnose
 from normlab.probes.diagnosis import Diagnosis
 from normlab.probes.inputs.runs import load_run
+from normlab.probes.show.page import build as page_of_diagnosis
+from normlab.report import print_page, write_page
 from normlab.schemes.names import label
 from normlab.tasks import Text
 
@@ -92,9 +94,10 @@ def look_at_all(request: AtlasRequest, out: Path, *, quiet: bool) -> Atlas:
     """Stage 1: every scheme before training. The page is on disk when this returns."""
     atlas = measure(request, quiet=quiet)
     write_json(out / "atlas.json", atlas.rows())
-    page = atlas_page.build(atlas).write(out / "atlas.html")
+    page = write_page(atlas_page.build(atlas), out / "atlas.html")
     if not quiet:
-        atlas_page.show(atlas, page)
+        atlas_page.show(atlas)
+        print_page(page)
     return atlas
 
 
@@ -186,7 +189,7 @@ def plant_and_find(fault: Fault, runs: tuple[Trained, ...], out: Path) -> Plante
     before = diagnose(model, [tokens], name=run.scheme)
     plant(model, fault)
     after = diagnose(model, [tokens], name=f"{run.scheme} with a planted fault")
-    after.to_html(out / "diagnosis.html")
+    write_page(page_of_diagnosis([after]), out / "diagnosis.html")
     return Planted(fault, before, after)
 
 

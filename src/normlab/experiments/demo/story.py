@@ -12,7 +12,7 @@ from normlab.experiments.atlas.measure import Atlas
 from normlab.experiments.demo import page as pages
 from normlab.experiments.demo import stages
 from normlab.experiments.demo.settings import STAGES, DemoSettings
-from normlab.report import console
+from normlab.report import console, print_page, write_page
 
 Found = TypeVar("Found")
 TOLD = {
@@ -29,7 +29,7 @@ class Told:
     atlas: Atlas | None
     runs: tuple[stages.Trained, ...]
     planted: stages.Planted | None
-    page: Path
+    page: Path | None
     seconds: dict[str, float]
 
 
@@ -50,7 +50,7 @@ class Story:
         self._stage("training", self._train)
         runs = stages.trained(wanted.training, self.out)
         planted = self._stage("fault", lambda: stages.plant_and_find(wanted.fault, runs, self.out))
-        page = pages.build(atlas, runs, planted).write(self.out / "report.html")
+        page = write_page(pages.build(atlas, runs, planted), self.out / "report.html")
         told = Told(atlas, runs, planted, page, self.took)
         self._end(told)
         return told
@@ -83,7 +83,9 @@ class Story:
         for sentence in pages.answer(None, told.runs, told.planted):
             self.say(sentence)
         spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in told.seconds.items())
-        self.say(f"\ntook: {spent}\npage: {told.page}")
+        self.say(f"\ntook: {spent}")
+        if not self.quiet:
+            print_page(told.page)
 
     def say(self, text: str) -> None:
         if not self.quiet:

@@ -24,6 +24,7 @@ from typing import IO
 from normlab.errors import ConfigError
 from normlab.experiments.executors.protocol import Answer, Outcome, cores
 from normlab.files import LIMITS
+from normlab.plugins import Imported
 from normlab.store import last_beat
 
 SILENCE = LIMITS.silent_seconds
@@ -58,6 +59,7 @@ class LocalExecutor:
     retries: int = 2
     device: str = "cpu"
     silence: float = SILENCE
+    imports: Sequence[Imported] = ()
     name: str = "local"
     _pool: list[_Worker] = field(default_factory=list, repr=False)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, repr=False)
@@ -123,7 +125,7 @@ class LocalExecutor:
         return next((w for w in self._pool if w.folder is None and w.process.poll() is None), None)
 
     def _start(self) -> _Worker:
-        threads = str(self.threads)
+        threads, modules = str(self.threads), [imported.module for imported in self.imports]
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": threads,
@@ -133,7 +135,15 @@ class LocalExecutor:
         }
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the worker is buried
         process = subprocess.Popen(
-            [sys.executable, "-m", "normlab.experiments.executors.worker", threads, self.device, str(os.getpid())],
+            [
+                sys.executable,
+                "-m",
+                "normlab.experiments.executors.worker",
+                threads,
+                self.device,
+                str(os.getpid()),
+                *modules,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

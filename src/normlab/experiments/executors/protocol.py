@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -56,5 +58,17 @@ class Executor(Protocol):
 
 
 def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores that this process may use: those that it may run on, and no more than its container pays for."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return math.ceil(min(allowed, _quota()))
+
+
+def _quota(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Cores' worth of time that the control group of a container grants; infinite without a limit."""
+    one, two = ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # version 2; version 1
+    for names in (one, two):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # "max" is no number, and no limit
+            quota, period = map(int, " ".join((root / name).read_text() for name in names).split())
+            if quota > 0:
+                return quota / period
+    return math.inf

@@ -1,6 +1,7 @@
 """Cells on a Ray cluster. The nodes share the folder of the sweep; Ray places cells, restarts dead workers' tasks.
 
-The one module that imports ray. What is sent is a folder's name, as to local workers, so the results are the same.
+The one module that imports ray. What is sent is a folder's name, as to local workers, so the results are the same; and the
+modules that `--import` named, so that the nodes need not have them.
 """
 
 from __future__ import annotations
@@ -10,22 +11,26 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from normlab.errors import ConfigError, InputError, require
 from normlab.experiments.executors.protocol import Answer, Outcome
+from normlab.experiments.runs.stack import is_finished
 from normlab.files import LIMITS
+from normlab.plugins import Imported
 from normlab.store import Heartbeat, last_beat
 
 TIMEOUT = 5.0  # seconds for an address to answer at all
 GRACE = 20.0  # seconds for a worker that hangs to be gone
 CLOCKS = 2.0  # seconds by which the file system's clock may be behind ours
+BUSY = 60.0  # seconds within which a worker has started, if there is room for it
+LATE = 10.0  # seconds after which a network file system shows what another node has written
 
 
-def remote_attempt(folder: str, threads: int, device: str = "cpu") -> Answer:
+def remote_attempt(folder: str, threads: int, device: str, imports: Sequence[str]) -> Answer:
     """What runs on a node."""
     from normlab.experiments.executors.worker import attempt
 
@@ -36,7 +41,7 @@ def remote_attempt(folder: str, threads: int, device: str = "cpu") -> Answer:
         )
         return Answer(error)
     Heartbeat(Path(folder)).beat()  # from now on silence counts: until here the run may have waited for room
-    return attempt(folder, threads=threads, device=device)
+    return attempt(folder, threads=threads, device=device, imports=imports)
 
 
 @dataclass
@@ -45,15 +50,20 @@ class _Cell:
     attempts: int = 0
     given: float = 0.0  # when, in seconds since 1970
 
+    def begun(self) -> float | None:
+        """When it last showed progress since it was given; None where it still waits for room."""
+        beat = last_beat(self.folder)
+        return None if beat is None or beat < self.given - CLOCKS else max(beat, self.given)
+
     def hangs(self, silence: float) -> bool:
         """It has begun since it was given, and has been silent for so long."""
-        beat = last_beat(self.folder)
-        return beat is not None and beat >= self.given - CLOCKS and time.time() - max(beat, self.given) > silence
+        beat = self.begun()
+        return beat is not None and time.time() - beat > silence
 
 
 @dataclass
 class RayExecutor:
-    """`address`: auto, host:port or ray://host:port of a running cluster; None starts one on this machine.
+    """`address`: auto or host:port of a running cluster; None starts one on this machine.
 
     A run that has begun and leaves no sign of progress for `silence` seconds is taken to hang: its worker is ended, and the
     run retried. One that still waits for room in the cluster does not hang.
@@ -65,8 +75,10 @@ class RayExecutor:
     retries: int = 2
     device: str = "cpu"
     silence: float = LIMITS.silent_seconds
+    imports: Sequence[Imported] = ()
     name: str = "ray"
     _ray: Any = field(default=None, repr=False)
+    _waits: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.threads < 1 or self.workers < 0:
@@ -99,28 +111,43 @@ class RayExecutor:
                 ignore_reinit_error=True,
                 log_to_driver=False,
                 logging_level="ERROR",
-                runtime_env={"env_vars": environment},
+                runtime_env={"env_vars": environment, **self._shipped()},
             )
+        except self._ray.exceptions.RuntimeEnvSetupError as error:
+            raise InputError(f"the modules of --import could not be sent to the Ray cluster: {_cause(error)}") from None
         except Exception as error:  # ray raises ConnectionError, RuntimeError and its own kinds for the same thing
             raise InputError(
                 f"no Ray cluster answers at {self.address!r} ({str(error).splitlines()[0]}); start one with `ray start "
                 "--head`, give its host:port, and set RAY_AUTH_MODE and RAY_AUTH_TOKEN as it has them"
             ) from None
 
+    def _shipped(self) -> dict[str, list[str]]:
+        """The files and folders of the modules that workers import: nodes get copies."""
+        paths = {imported.path for imported in self.imports if imported.path is not None}
+        found = sorted(str(path) for path in paths if path.is_dir() or path.suffix == ".py")
+        return {"py_modules": found} if found else {}
+
+    @property
+    def _needs(self) -> dict[str, int]:
+        return {"CPU": self.threads, **({"GPU": 1} if self.device.startswith("cuda") else {})}
+
     def run(self, folders: Sequence[Path]) -> Iterator[Outcome]:
-        ray = self._ray
+        ray, needs = self._ray, self._needs
         task = ray.remote(remote_attempt).options(
-            num_cpus=self.threads, num_gpus=1 if self.device.startswith("cuda") else 0, max_retries=self.retries
+            num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), max_retries=self.retries
         )
+        modules = [imported.module for imported in self.imports]
         waiting = deque(_Cell(Path(folder)) for folder in folders)
         running: dict[object, _Cell] = {}
         while waiting or running:
             while waiting and len(running) < self.workers:
                 cell = waiting.popleft()
                 cell.given = time.time()
-                running[task.remote(str(cell.folder.resolve()), self.threads, self.device)] = cell
+                running[task.remote(str(cell.folder.resolve()), self.threads, self.device, modules)] = cell
             done, _ = ray.wait(list(running), num_returns=1, timeout=min(5.0, self.silence))
-            ended = [(running.pop(reference), self._answer(reference)) for reference in done]
+            if not done:
+                self._say_what_is_missing(running.values())
+            ended = [(cell := running.pop(reference), self._answer(reference, cell.folder)) for reference in done]
             hung = [reference for reference, cell in running.items() if cell.hangs(self.silence)]
             ended += [(running.pop(reference), self._end(reference)) for reference in hung]
             for cell, answer in ended:
@@ -132,12 +159,40 @@ class RayExecutor:
                 else:
                     waiting.append(cell)
 
-    def _answer(self, reference: object) -> Answer:
+    def _answer(self, reference: object, folder: Path) -> Answer:
         try:
             answer: Answer = self._ray.get(reference)
-            return answer
         except self._ray.exceptions.RayError as error:  # its worker died more often than Ray retries
-            return Answer(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            return Answer(f"on the Ray cluster: {_cause(error)}")
+        until = time.monotonic() + LATE
+        while answer.error is None and not is_finished(folder):
+            if time.monotonic() > until:
+                return Answer(
+                    f"its node says that it is finished, but {str(folder)!r} has no summary here: the node has a folder of "
+                    "its own with that name; sweeps on Ray need a folder that all nodes share, such as a network file system"
+                )
+            time.sleep(0.2)
+        return answer
+
+    def _say_what_is_missing(self, cells: Collection[_Cell]) -> None:
+        """Waiting for room is no fault, but nobody should wonder why nothing happens."""
+        if any(cell.begun() is not None for cell in cells):
+            return
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        for kind, needed in self._needs.items():
+            largest = max((node.get(kind, 0) for node in nodes), default=0)
+            if largest < needed:
+                where = " on its largest node" if largest else ""
+                self._say(f"a run waits for {needed} {kind}, the cluster has {largest:g}{where}")
+                return
+        if time.time() - min(cell.given for cell in cells) > BUSY:
+            self._say("all runs wait: the cluster has room for them, and others have taken it")
+
+    def _say(self, waits: str) -> None:
+        """Once, until it is another."""
+        if waits != self._waits:
+            print(waits, file=sys.stderr, flush=True)
+        self._waits = waits
 
     def _end(self, reference: object) -> Answer:
         """End the worker of a run that hangs, and wait until it is gone: the next one needs the run's lock."""
@@ -154,6 +209,12 @@ class RayExecutor:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _cause(error: BaseException) -> str:
+    """The last line: above it Ray prints where the task ran, and a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def _answers(address: str) -> None:

@@ -11,17 +11,20 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 from normlab.errors import NormlabError
 from normlab.experiments.executors.protocol import Answer
 from normlab.experiments.runs.trainer import run_folder
+from normlab.plugins import import_modules
 
 ORPHAN_SECONDS = 30.0
 
 
-def attempt(folder: str, *, threads: int, device: str = "cpu") -> Answer:
-    """Run what the folder holds."""
+def attempt(folder: str, *, threads: int, device: str = "cpu", imports: Sequence[str] = ()) -> Answer:
+    """Run what the folder holds. `imports` are the driver's, never what the folder names."""
     try:
+        import_modules(imports)
         run_folder(folder, threads=threads, device=device)
     except NormlabError as error:
         return Answer(str(error))
@@ -31,13 +34,14 @@ def attempt(folder: str, *, threads: int, device: str = "cpu") -> Answer:
 
 
 def main() -> None:
-    threads, device, driver = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    threads, device, driver, imports = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print must not look like an answer
     threading.Thread(target=_leave_with, args=(driver,), daemon=True).start()
     try:
         for line in sys.stdin:
-            print(attempt(json.loads(line), threads=threads, device=device).to_line(), file=answers, flush=True)
+            answer = attempt(json.loads(line), threads=threads, device=device, imports=imports)
+            print(answer.to_line(), file=answers, flush=True)
     except KeyboardInterrupt:  # the loop saved its checkpoint first
         pass
     except BrokenPipeError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from normlab import plugins
 from normlab.errors import InputError
 from normlab.experiments.command import command_line
 from normlab.experiments.lengthgen import page as pages
@@ -24,7 +25,7 @@ from normlab.experiments.runs.stack import stacks
 from normlab.experiments.sweep import Settled, read_request, unfinished
 from normlab.model import TransformerConfig
 from normlab.report import Page
-from normlab.schemes.names import parse_scheme
+from normlab.schemes.names import parse_scheme, to_record
 from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import AverageConfig
 
@@ -61,7 +62,8 @@ class Lengthgen(Experiment[LengthgenRequest, LengthGeneralization]):
                 "length experiments do not merge; give one folder, or add schemes and seeds to the first one's command"
             )
         folder, request = Path(folders[0]), read_request(folders[0], LengthgenRequest)
-        wanted = runs_of(request)
+        with plugins.records():
+            wanted = runs_of(request)
         runs = {name: run for name in wanted if (run := read_run(folder / name)) is not None}
         if not runs:
             raise InputError(f"no finished run was found in {str(folder)!r}; run the sweep first")
@@ -85,8 +87,8 @@ class Lengthgen(Experiment[LengthgenRequest, LengthGeneralization]):
     def tables(self, result: LengthGeneralization) -> Mapping[str, str]:
         return {"lengthgen.csv": pages.to_csv(result.rows)}
 
-    def show(self, result: LengthGeneralization, page: Path) -> None:
-        pages.show(result, page)
+    def show(self, result: LengthGeneralization) -> None:
+        pages.show(result)
 
 
 EXPERIMENT = Lengthgen()
@@ -148,7 +150,7 @@ def _model(request: LengthgenRequest, point: _Point, scheme: str) -> Transformer
             "heads": 1 if minimal else 4,
             "head_dim": point.head_dim,
             "ffn": "none" if minimal else "gelu",
-            "scheme": parse_scheme(scheme).to_dict(),
+            "scheme": to_record(parse_scheme(scheme)),
             "positions": point.positions,
             "max_length": request.max_length or max(*request.test_lengths, request.train_length),
             "tie_embeddings": False,

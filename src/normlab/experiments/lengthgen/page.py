@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from normlab.experiments.lengthgen.result import ARM, METRICS, Arm, LengthGeneralization, ScoreRow, SummaryRow
 from normlab.report import Page, console, table
@@ -175,7 +174,7 @@ def _figure(result: LengthGeneralization, metric: str) -> Figure:
     return figure(traces, x="length (tokens)", y=AXES[metric], log_x=True, across=ticks(_apart(lengths)), layout=layout)
 
 
-def show(result: LengthGeneralization, page: Path) -> None:
+def show(result: LengthGeneralization) -> None:
     """Raw weights and the verdicts, in a terminal."""
     screen = console()
     for note in result.notes:
@@ -192,4 +191,3 @@ def show(result: LengthGeneralization, page: Path) -> None:
         columns = [*varies, "scheme", "length", "difference", "low", "high", "verdict"]
         title = f"{verdicts[0].metric} minus that of {verdicts[0].against}, same seeds: median and its interval"
         screen.print(table(_lines(verdicts), columns=columns, title=title))
-    screen.print(f"\npage: {page}", markup=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from normlab import plugins
 from normlab.experiments.measures import LayerMeasures
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import load, read_summary
@@ -171,7 +172,8 @@ def read_run(folder: str | Path) -> FinishedRun | None:
     if found is None:
         return None
     source = repr(str(Path(folder) / "summary.json"))
-    return FinishedRun(Path(folder), load(folder), pick(RunSummary, found, source=source))
+    with plugins.records():
+        return FinishedRun(Path(folder), load(folder), pick(RunSummary, found, source=source))
 
 
 __all__ = [

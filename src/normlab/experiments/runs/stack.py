@@ -10,7 +10,7 @@ from typing import Literal
 
 from normlab.errors import InputError
 from normlab.experiments.runs.config import RunConfig
-from normlab.experiments.runs.folder import PATIENCE, STACK, load, locked, prepare
+from normlab.experiments.runs.folder import PATIENCE, STACK, is_stack, load, locked, prepare, read_summary
 from normlab.experiments.runs.records import FinishedRun, read_run
 from normlab.experiments.runs.score import ByLength
 from normlab.experiments.runs.scoring import score
@@ -81,6 +81,12 @@ def _members(file: Path) -> tuple[str, ...]:
             f"{str(file)!r} is damaged: a list of runs was expected; delete the folder {str(file.parent)!r}"
         )
     return tuple(names)
+
+
+def is_finished(folder: Path) -> bool:
+    """Has the run in this folder, or each member of the stack there, a summary?"""
+    runs = [folder.parent.parent / name for name in _members(folder / STACK)] if is_stack(folder) else [folder]
+    return all(read_summary(run) is not None for run in runs)
 
 
 def run_stack(folder: Path, *, device: str = "cpu", quiet: bool = True, until: int | None = None) -> list[FinishedRun]:

@@ -69,8 +69,8 @@ class Stability(Experiment[StabilityRequest, StabilityMap]):
     def tables(self, result: StabilityMap) -> Mapping[str, str]:
         return {"tables.md": pages.markdown(result), "cells.csv": runs_csv(result.cells)}
 
-    def show(self, result: StabilityMap, page: Path) -> None:
-        pages.show(result, page)
+    def show(self, result: StabilityMap) -> None:
+        pages.show(result)
 
 
 EXPERIMENT = Stability()

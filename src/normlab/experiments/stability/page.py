@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from normlab.experiments.compare.page import Line, claim_row
 from normlab.experiments.stability.result import Point, Region, StabilityMap
@@ -83,7 +82,7 @@ def markdown(result: StabilityMap) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def show(result: StabilityMap, page: Path) -> None:
+def show(result: StabilityMap) -> None:
     """The sentences, the table and the claims, in a terminal."""
     screen = console()
     for note in result.notes:
@@ -96,7 +95,6 @@ def show(result: StabilityMap, page: Path) -> None:
         mean = "no seed" if claim.mean is None else f"{claim.mean:+.3g} {claim.number}, n = {claim.n}"
         why = f"; {claim.reason}" if claim.reason else ""
         screen.print(f"{claim.verdict:>9}: {claim.claim} ({mean}{why})", markup=False)
-    screen.print(f"\npage: {page}", markup=False)
 
 
 def _warmups(result: StabilityMap) -> list[str]:

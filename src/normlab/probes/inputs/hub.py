@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.errors import InputError, NormlabError, UnsupportedError, require
+from normlab.errors import InputError, NormlabError, UnsupportedError, need, require
 from normlab.probes.inputs.gguf import assembled, check_header, first_token
 from normlab.probes.inputs.packages import (
     PICKLES,
@@ -33,7 +33,7 @@ from normlab.probes.inputs.packages import (
     unnamed_config,
     vocabulary_tokenizer,
 )
-from normlab.probes.inputs.places import must_load_from_cache, there_is_none
+from normlab.probes.inputs.places import is_not_here, must_load_from_cache, there_is_none
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,28 @@ class OwnText:
 
     ids: Tensor
     named: str
+
+
+def check_packages(source: str) -> None:
+    """Say which Python package is missing before anything is loaded: of several models the last one may need it."""
+    path = Path(source)
+    if source.startswith("package:"):
+        need("transformers", extra="gguf", purpose=f"loading {source!r}")  # most of them carry a .gguf file
+    elif path.suffix == ".gguf" and path.is_file():
+        need("transformers", extra="gguf", purpose=f"loading {source!r}")
+        if not _is_whole(_cached(path)):
+            need("gguf", extra="gguf", purpose=f"loading {source!r}")
+    elif path.exists():
+        need("transformers", extra="hf", purpose=f"loading {source!r}")
+    elif _is_path(source) or path.suffix == ".gguf":
+        raise there_is_none(source)
+    else:
+        need("huggingface_hub", extra="hf", purpose=f"{is_not_here(source)}. Asking the Hugging Face hub for it")
+
+
+def _is_path(source: str) -> bool:
+    """A name that cannot be one of the hub."""
+    return source.startswith((".", "/", "~")) or source.count("/") > 1
 
 
 @dataclass
@@ -75,7 +97,7 @@ def load(source: str, *, allow_pickle: bool = False, remote_code: bool = False) 
         )
     if path.exists():
         _check_folder(path, allow_pickle=allow_pickle)
-    elif source.startswith((".", "/", "~")) or source.count("/") > 1:
+    elif _is_path(source):
         raise there_is_none(source)
     local = path.exists() or must_load_from_cache(source)
     return _load_hf(source, name=path.name or source, allow_pickle=allow_pickle, remote_code=remote_code, local=local)
@@ -173,11 +195,9 @@ def _load_gguf(path: Path) -> Loaded:
     """Dequantise once with transformers' reader, keep safetensors in the cache, load those from then on."""
     if not path.is_file():
         raise there_is_none(str(path))
-    transformers = require("transformers", extra="hf", purpose="loading a GGUF file")
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha(path)
-    folder = cache_folder() / f"gguf-{digest[:16]}"
-    if not (folder / "config.json").is_file():
+    transformers = require("transformers", extra="gguf", purpose="loading a GGUF file")
+    folder = _cached(path)
+    if not _is_whole(folder):
         require("gguf", extra="gguf", purpose="reading a GGUF file")
         try:
             with quiet(), contextlib.redirect_stderr(io.StringIO()):  # a bare tqdm in there
@@ -205,12 +225,23 @@ def _load_gguf(path: Path) -> Loaded:
     return loaded
 
 
+def _cached(path: Path) -> Path:
+    """Where the safetensors of a GGUF file are kept."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha(path)
+    return cache_folder() / f"gguf-{digest[:16]}"
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
 def _into_place(temporary: Path, folder: Path) -> None:
     """Another process may have read the same file meanwhile: then its folder serves."""
     try:
         temporary.replace(folder)
     except OSError:
-        if not (folder / "config.json").is_file():
+        if not _is_whole(folder):
             raise
         shutil.rmtree(temporary)
 

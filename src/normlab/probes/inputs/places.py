@@ -16,10 +16,14 @@ def there_is_none(source: str) -> InputError:
     )
 
 
+def is_not_here(source: str) -> str:
+    return f"there is no folder {source!r} here{_meant(Path(source), parents=False)}"
+
+
 def must_load_from_cache(source: str) -> bool:
     """Asks the hub once whether it has this model. True: it does not answer, but an earlier copy is on this disk."""
-    hub = require("huggingface_hub", extra="hf", purpose=f"looking for {source!r}")
-    absent = f"there is no folder {source!r} here{_meant(Path(source), parents=False)}"
+    absent = is_not_here(source)
+    hub = require("huggingface_hub", extra="hf", purpose=f"{absent}. Asking the Hugging Face hub for it")
     try:
         cached = isinstance(hub.try_to_load_from_cache(source, "config.json"), str)
         hub.HfApi().model_info(source, timeout=PATIENCE)

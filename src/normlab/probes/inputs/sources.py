@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from normlab.errors import InputError, UnsupportedError
-from normlab.probes.inputs import images
+from normlab.errors import InputError, UnsupportedError, need
+from normlab.probes.inputs import hub, images
 from normlab.probes.inputs.hub import Loaded, load
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.runs import is_run, load_run
@@ -54,6 +55,15 @@ def open_source(source: str, material: Material) -> Loaded:
     if is_run(source):
         return load_run(source)
     return load(source, allow_pickle=material.allow_pickle, remote_code=material.remote_code)
+
+
+def check_packages(sources: Sequence[str], material: Material) -> None:
+    """Say which Python package is missing before the first of these models is measured."""
+    for source in sources:
+        if not is_run(source):
+            hub.check_packages(source)
+    if material.images is not None:
+        need("PIL", extra="images", purpose="--images")
 
 
 def prepare(source: str, material: Material, options: DiagnoseOptions) -> Prepared:

@@ -11,6 +11,7 @@ from normlab.errors import UnsupportedError
 from normlab.probes.inputs.hub import quiet
 from normlab.schemes import Scheme, Site
 from normlab.schemes.mixing import depth_mixing
+from normlab.schemes.names import to_record
 from normlab.surgery.anatomy import anatomy
 from normlab.surgery.backbone.architecture import config_of
 from normlab.surgery.backbone.config import BackboneConfig, base_class
@@ -32,7 +33,7 @@ class Backbone(nn.Module):
         own = config_of(config.architecture)
         base = base_class(config.architecture)
         own.__class__ = config_class(type(own))
-        own.normlab = {"version": __version__, "scheme": config.scheme.to_dict()}
+        own.normlab = {"version": __version__, "scheme": to_record(config.scheme)}
         own.use_cache = False
         with quiet():
             self.model = model_class(base, type(own))(own)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normlab.experiments.claims.claim import Claim
+from normlab.experiments.claims.claim import Claim, Correction
 from normlab.experiments.claims.conditions import LongEnough, WhereLearned
 from normlab.experiments.claims.criteria import Construction, Difference, Every, Inside
 
@@ -59,6 +59,7 @@ CLAIMS = (
             )
         ),
         evidence="warmup-map",
+        limit="Post-Norm's half is 001-05: without warm-up its best rate is the lowest tried in two of three random seeds",
         note="The numbers of 001-05 and 001-11, in a smaller family of tests: there Pre-Norm's half is undecided (p .057).",
     ),
     Claim(
@@ -85,6 +86,7 @@ CLAIMS = (
             (Inside("learns at some rate", low=0.5, arm="post_norm", at=24),),
         ),
         evidence="rates-by-depth",
+        limit="at 24 layers Post-Norm learned at no rate that was tried, and its lowest one stands in",
         note="Where Post-Norm learns at no rate its lowest one stands in: a lower bound. TOUCHED AFTER NUMBERS WERE SEEN "
         "(2026-11-18): 600 steps had no number, 1,000 have this bound in every seed; what has learned nothing decides "
         "nothing, so that Post-Norm must learn at some rate was added.",
@@ -112,8 +114,19 @@ CLAIMS = (
         LongEnough(Difference(LOSS, "peri_norm", "pre_norm", -1, 0.03, at=1.0), "tokens per parameter", 10, 0.3),
         evidence="ladder",
         note="With the embedding scaled as Gemma's and Grok's authors scale it, which Pre-Norm's is not. A control, Pre-"
-        "Norm with a norm behind the embedding, was added later, and a ladder with twice the depth, where nothing is "
-        "sure with three seeds: docs/results.",
+        "Norm with a norm behind the embedding, left the tied head and the matrices at their size, and could not see "
+        "the difference in starts.",
+        corrected=Correction(
+            printed="confirmed, -0.121 (-0.155 to -0.0872, n = 5)",
+            why="Initialisation, not placement. At width 32 Pre-Norm's matrices start at GPT-2's absolute 0.02, a ninth of "
+            "d^-1/2, and its embedding at 0.02; Peri-Norm's embedding at 0.96, and its output matrices 3.5 times larger.",
+            stands="With d^-1/2 and Peri-Norm's embedding, at an untuned rate, Pre-Norm gains 0.131 (0.101 to 0.160, n = 5), "
+            "and peri_norm as printed ends 0.012 (-0.003 to 0.026, n = 5) above it. At one start for both peri_norm minus "
+            "pre_norm is -0.004 and -0.003 (n = 2; own measurements of 2026-11-19, not stored). No effect of the "
+            "placement is visible in models of 84,000 parameters.",
+            decides="Both schemes with one start that follows the width, rates inside the grid, at 10 M parameters or more, "
+            "where published differences begin.",
+        ),
     ),
     Claim(
         "004-10",
@@ -123,6 +136,7 @@ CLAIMS = (
             Difference(LOSS, "res_norm", "pre_norm", -1, 0.05, margin=-0.05, at=1.0), "tokens per parameter", 10, 0.15
         ),
         evidence="res-norm",
+        limit="res_norm's best rate is the last one tried (0.0333), and its matrices start 3.5 times larger than pre_norm's",
         note="With the q-k norm of its block: not worse than Pre-Norm by more than 0.05 nats.",
     ),
 )

@@ -71,9 +71,10 @@ def _trained(model: Transformer, folder: Path, seed: int, shape: SmallSize) -> T
 def early_qk(bench: Bench) -> Findings:
     """Smaller query and key weights in the first half: the theory's time, and the loss of trained models."""
     metric = "held-out loss of small early QK"
+    times = early_times()  # first: without scipy it ends here, and not after eight minutes of training
     plain = [trained_loss(seed, bench.folder / f"plain-{seed}", EARLY) for seed in bench.seeds]
     cooler = [trained_loss(seed, bench.folder / f"early-{seed}", EARLY, early=0.25) for seed in bench.seeds]
-    found = [early_times(), number(metric, plain, "plain"), number(metric, cooler, "early QK / 4")]
+    found = [times, number(metric, plain, "plain"), number(metric, cooler, "early QK / 4")]
     tokens = EARLY.steps * EARLY.batch * LENGTH / language_model(0, EARLY).num_parameters()
     shape = f"{EARLY.depth} layers of width {EARLY.width}, initial deviation d^-1/2"
     length = {"steps": EARLY.steps, "tokens per parameter": round(tokens, 2)}
