@@ -92,7 +92,7 @@ def _build(scheme: SchemeConfig, request: AtlasRequest, vocabulary: int) -> Tran
     torch.manual_seed(request.seed)
     config = TransformerConfig(
         vocab_size=vocabulary, dim=request.dim, depth=request.depth, heads=request.heads, scheme=scheme,
-        start="fair" if request.init == "fair" else "authors",
+        start=request.init,
     )  # fmt: skip
     return Transformer(config)
 

@@ -28,9 +28,10 @@ FAMILIES = {
 }
 NAMED = ("pre_norm", "post_norm", "block_attn_res")  # in the sentence, where they are looked at
 START_SAID = {
-    "fair": "All schemes start alike: every matrix N(0, 1/inputs), the embedding at mean square 1. What a scheme defines "
-    "itself (gains, gates, the sphere) stays.",
-    "gpt2": "Each scheme starts as its authors start it, and with GPT-2's standard deviation of 0.02 where they name none.",
+    "fair": "All schemes start alike: every matrix in proportion to its inputs, the embedding at mean square 1. What a "
+    "scheme defines itself (gains, gates, the sphere) stays.",
+    "gpt2": "All schemes start as GPT-2 does: matrices and embedding with a standard deviation of 0.02 at every width, "
+    "output projections divided by the root of the number of branches. What a scheme defines itself stays.",
     "unit": "All branches have unit size at the start, as in the mean-field theory of Xiong et al.",
 }
 COUNT = {2: "both", 3: "all three"}

@@ -26,8 +26,8 @@ class AtlasRequest(Request):
     dim: int = option(128, "Width.", ge=1)
     init: Literal["fair", "gpt2", "unit"] = option(
         "fair",
-        "fair: one rule for all, every matrix N(0, 1/inputs), as in training; gpt2: GPT-2's 0.02, or what a scheme's authors "
-        "name; unit: branches of unit size (Xiong et al.).",
+        "fair: in proportion to a matrix's inputs, as in training; gpt2: GPT-2's, 0.02 at every width; unit: branches of "
+        "unit size (Xiong et al.).",
     )
     seed: int = option(0, "Seed of every random draw.", ge=0, lt=2**63)
     batch: int = Field(default=4, ge=1)
