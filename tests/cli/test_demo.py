@@ -30,7 +30,7 @@ def test_the_whole_story_and_again(tiny, tmp_path, capsys):
     assert "page: " in said
     assert said.replace("\n", "").endswith("report.html")
     assert (out / "atlas.html").exists()
-    first = (out / "training" / "pre_norm-l2-lr0.003-s0" / "summary.json").stat().st_mtime_ns
+    first = (out / "training" / "pre_norm-l2-lr0.01-s0" / "summary.json").stat().st_mtime_ns
     assert run(["demo", "--out", str(out), "--skip", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["tuned"] is False
@@ -42,7 +42,7 @@ def test_the_whole_story_and_again(tiny, tmp_path, capsys):
     )
     assert "an illustration, not a comparison" in " ".join(answer["answer"])
     assert "an illustration, not a comparison" in (out / "report.html").read_text()
-    assert (out / "training" / "pre_norm-l2-lr0.003-s0" / "summary.json").stat().st_mtime_ns == first, (
+    assert (out / "training" / "pre_norm-l2-lr0.01-s0" / "summary.json").stat().st_mtime_ns == first, (
         "nothing is made again"
     )
 
