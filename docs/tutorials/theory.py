@@ -72,7 +72,7 @@ atlas = measure(
         schemes=("pre_norm", "post_norm", "peri_norm"),
         depth=12,
         dim=64,
-        init="paper",
+        init="unit",
         rounds=1,
     ),
     quiet=True,

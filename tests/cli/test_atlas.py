@@ -13,7 +13,7 @@ def test_every_scheme_has_an_entry(tmp_path, capsys):
     assert [entry["scheme"] for entry in entries] == list(nl.SCHEMES)
     for entry in entries:
         assert len(entry["stream"]) == len(entry["law"]) == 9
-        assert len(entry["influence"]) == 8
+        assert len(entry["influence"]) == len(entry["effect"]) == 8
         # ReZero starts with every branch switched off, so no branch has a gradient.
         assert sum(entry["gradient_share"]) == pytest.approx(0 if entry["scheme"] == "rezero" else 1)
         assert (entry["mixing"] is None) or len(entry["mixing"]) == 9

@@ -30,11 +30,19 @@ def test_the_whole_story_and_again(tiny, tmp_path, capsys):
     assert "page: " in said
     assert said.replace("\n", "").endswith("report.html")
     assert (out / "atlas.html").exists()
-    first = (out / "training" / "pre_norm-l2-lr0.003-s0" / "summary.json").stat().st_mtime_ns
+    first = (out / "training" / "pre_norm-l2-lr0.01-s0" / "summary.json").stat().st_mtime_ns
     assert run(["demo", "--out", str(out), "--skip", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert set(answer["losses"]) == {"pre_norm", "post_norm", "block_attn_res"}
-    assert (out / "training" / "pre_norm-l2-lr0.003-s0" / "summary.json").stat().st_mtime_ns == first, (
+    assert answer["tuned"] is False
+    assert "losses" not in answer
+    trained = [(run["scheme"], run["warmup"]) for run in answer["runs"]]
+    assert trained == [(s, steps) for s in ("pre_norm", "post_norm", "block_attn_res") for steps in (0, 6)]
+    assert not any(
+        word in " ".join(answer["answer"]) for word in ("lower", "lowest", "best", "better than pre", "worse")
+    )
+    assert "an illustration, not a comparison" in " ".join(answer["answer"])
+    assert "an illustration, not a comparison" in (out / "report.html").read_text()
+    assert (out / "training" / "pre_norm-l2-lr0.01-s0" / "summary.json").stat().st_mtime_ns == first, (
         "nothing is made again"
     )
 

@@ -8,6 +8,7 @@ from torch import nn
 
 import normlab as nl
 from normlab.experiments.measures import independent_sum, layer_measures, prune_curve, without
+from normlab.observe.effect import branch_effects
 from normlab.tasks import task
 from normlab.training import cross_entropy
 
@@ -35,6 +36,8 @@ def test_every_scheme(scheme):
     assert all(p.grad is None for p in model.parameters())
     assert model.training
     assert len(found.magnitude) == len(found.token_cosine) == 9
+    assert found.effect == branch_effects(model, batch.tokens[:2])
+    assert len(found.effect) == 8
     assert len(found.block_influence) == len(found.gradient) == len(found.skip) == 4
     assert found.prune[0] == pytest.approx(float(loss(model.eval(), batch).detach()), rel=1e-6)
     assert len(found.prune) == 3

@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 
 from normlab.experiments.atlas.measure import AtlasEntry, measure
+from normlab.experiments.atlas.page import by_layer
 from normlab.experiments.atlas.request import AtlasRequest
 from normlab.files import write_text
 from normlab.report.colours import scheme_colour
@@ -29,12 +30,6 @@ def panels() -> list[tuple[str, Callable[[AtlasEntry], Sequence[float | None]]]]
         ("what a branch adds, over the stream", lambda e: by_layer(e.contribution)),
         ("a layer's share of the gradient", lambda e: e.gradient_share),
     ]
-
-
-def by_layer(values: Sequence[float | None]) -> list[float | None]:
-    """The mean of a layer's attention and FFN."""
-    pairs = zip(values[::2], values[1::2], strict=True)
-    return [None if a is None or b is None else (a + b) / 2 for a, b in pairs]
 
 
 def draw(entries: Sequence[AtlasEntry]) -> str:
@@ -90,7 +85,7 @@ def _text(x: float, y: float, words: str, colour: str, *, anchor: str = "start",
 
 
 def main() -> None:
-    request = AtlasRequest(schemes=SCHEMES, depth=DEPTH, dim=64, init="paper", rounds=1)
+    request = AtlasRequest(schemes=SCHEMES, depth=DEPTH, dim=64, init="unit", rounds=1)
     write_text(OUT, draw(measure(request, quiet=True).entries))
 
 

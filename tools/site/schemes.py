@@ -27,7 +27,7 @@ FAMILIES = {
 
 def small_atlas() -> dict[str, AtlasEntry]:
     """Every scheme at initialisation. Times are not shown, so one round of timing is enough."""
-    request = AtlasRequest(schemes=("all",), depth=DEPTH, dim=32, init="paper", batch=2, length=32, rounds=1)
+    request = AtlasRequest(schemes=("all",), depth=DEPTH, dim=32, init="unit", batch=2, length=32, rounds=1)
     return {entry.scheme: entry for entry in measure(request, quiet=True).entries}
 
 
@@ -106,7 +106,7 @@ def draw(entry: AtlasEntry) -> str:
     drawn = picture(panels, label=f"{entry.scheme} at initialisation over {DEPTH} layers: {what}")
     caption = (
         f"A fresh network of {DEPTH} layers with branches of size one: {what}. Attention in full colour, FFN paler. Dashed: "
-        "what independent branches of these sizes would give. From <code>normlab atlas --init paper</code>, smaller."
+        "what independent branches of these sizes would give. From <code>normlab atlas --init unit</code>, smaller."
     )
     return f'<figure class="scheme" markdown="0">{drawn}<figcaption>{caption}</figcaption></figure>'
 

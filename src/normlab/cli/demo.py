@@ -23,7 +23,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """See it in about two minutes on two cores.
 
-        All schemes before training, three while they train, and a planted fault that is found.
+        All schemes before training, three while they train (one rate for all: an illustration, not a comparison), and a
+        planted fault.
 
         Ctrl-C goes on to the next stage. Running it again continues, and ends with the same page: report.html.
         """

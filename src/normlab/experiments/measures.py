@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from normlab.errors import UnsupportedError
+from normlab.experiments.runs.score import EFFECT_SEQUENCES
 from normlab.model import Transformer
+from normlab.observe.effect import branch_effects
 from normlab.observe.portrait import Walk, portrait
 from normlab.probes.measure.metrics import block_influence, token_cosine
 from normlab.surgery.backbone.model import Backbone
@@ -32,12 +34,13 @@ MIXING_TOKENS = 32
 
 @dataclass(frozen=True)
 class LayerMeasures:
-    """What the layers do; the definitions of sizes and gradients are those of `observe.portrait`."""
+    """What the layers do. Sizes and gradients are defined in `observe.portrait`, effects in `observe.effect`."""
 
     magnitude: list[float] | None = None
     embedding: float | None = None
     output: list[float] | None = None
     contribution: list[float | None] | None = None
+    effect: list[float] | None = None
     token_cosine: list[float] | None = None
     block_influence: list[float] | None = None
     gradient: list[float] | None = None
@@ -73,6 +76,7 @@ def layer_measures(
             cosines, influences = _angles(model, seen)
         del seen  # and with it the graph
         looks = [found, *(portrait(model, partial(loss, model, other))[0] for other in more)]
+        effects = branch_effects(model, batch.tokens[:EFFECT_SEQUENCES])
         mixing = mean_mixing(model, batch.tokens)
         worth = prune_curve(model, batch, loss) if prune else None
     finally:
@@ -82,6 +86,7 @@ def layer_measures(
         embedding=found.embedding,
         output=found.added,
         contribution=found.contributions,
+        effect=effects,
         token_cosine=cosines,
         block_influence=influences,
         gradient=_mean([look.layer_gradients for look in looks]),

@@ -149,13 +149,17 @@ def _now(run: RunFeed) -> tuple[Figure, int] | None:
     if not run.log.layers:
         return None
     look = run.log.layers[-1]
-    added = [
-        line(range(1, len(values) + 1), [_short(v) for v in values], name, place)
-        for place, (name, values) in enumerate({"attention": branches(look, 0), "FFN": branches(look, 1)}.items())
-    ]
+
+    def both(values: Sequence[float | None] | None) -> list[Trace]:
+        lines = {"attention": branches(values, 0), "FFN": branches(values, 1)}
+        return [
+            line(range(1, len(v) + 1), [_short(x) for x in v], name, at) for at, (name, v) in enumerate(lines.items())
+        ]
+
     shares = look.gradient_share or []
     drawn, height = panels([
-        Panel("What a branch adds, over what it reads", added, "layer"),
+        Panel("What a branch adds, over what it reads", both(look.contribution), "layer"),
+        Panel("Effect of a branch on what the head reads", both(look.effect), "layer"),
         Panel("Gradient: share of each layer", [line(range(1, len(shares) + 1), shares, "gradient", 2)], "layer"),
     ])  # fmt: skip
     return drawn, height

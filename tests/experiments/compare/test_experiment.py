@@ -50,6 +50,7 @@ def test_every_cell_and_every_scheme(done):
         assert set(row.losses) == {0, 1}
         assert len(row.rates) in (2, 3)
         assert row.layers["end"].magnitude is not None
+        assert len(row.layers["start"].effect) == 4
         assert len(row.law) == 5
         assert row.tokens_per_second > 0
     json.dumps(result.to_dict())

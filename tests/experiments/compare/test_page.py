@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from normlab.experiments.compare.page import build, more_rows, names_of, summary_rows
-from normlab.experiments.compare.result import Comparison
+from normlab.experiments.compare.result import MARKS, Comparison
 from normlab.experiments.timing import RelativeCost
-from tests.experiments.compare.rows import BASE, answered, row
+from tests.experiments.compare.rows import BASE, NONE, answered, row
 
 
 def test_the_table_has_the_difference_and_its_interval_and_the_baseline_has_none():
@@ -40,3 +40,22 @@ def test_the_page_holds_notes_and_sentences_escaped():
     assert "&lt;b&gt;left out&lt;/b&gt;" in text
     assert "The answer." in text
     assert "pre_norm was measured." in text
+
+
+def test_effects_are_drawn_where_the_runs_have_them_and_not_available_for_older_runs():
+    def at(effect):
+        found = replace(NONE, magnitude=[1.0] * 9, effect=effect)
+        return {"layers": dict.fromkeys(MARKS, found), "law": [1.0] * 9}
+
+    setting = answered(row("pre_norm", BASE), row("keel", [2.5, 2.6, 2.7], BASE))
+    newer, older = setting.schemes
+    half = replace(setting, schemes=[replace(newer, **at([0.4, 0.3] * 4)), replace(older, **at(None))])
+    text = build(Comparison([], [half], [])).render()
+    assert "Effect of a branch: how much what the head reads changes" in text
+    assert "Effect of a branch: n/a for keel (trained before it was measured)." in text
+    none = replace(half, schemes=[replace(found, **at(None)) for found in half.schemes])
+    text = build(Comparison([], [none], [])).render()
+    assert "Effect of a branch: how much" not in text
+    assert "n/a for pre_norm, keel" in text
+    both = replace(half, schemes=[replace(found, **at([0.1] * 8)) for found in half.schemes])
+    assert "Effect of a branch: n/a" not in build(Comparison([], [both], [])).render()

@@ -12,7 +12,7 @@ def test_an_interrupt_goes_on(tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "train_three", interrupted)
+    monkeypatch.setattr(stages, "train_arms", interrupted)
     told = Story(TINY, tmp_path).tell()
     said = capsys.readouterr().out
     assert "stopped; on to the next stage" in said
@@ -23,3 +23,4 @@ def test_an_interrupt_goes_on(tmp_path, monkeypatch, capsys):
     assert told.page.exists()
     assert set(told.seconds) == {"atlas", "training", "fault"}
     assert summary(told)["fault"] is None
+    assert summary(told)["tuned"] is False

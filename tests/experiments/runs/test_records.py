@@ -61,3 +61,14 @@ def test_a_folder_without_a_summary_is_no_finished_run(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps({"status": 3}))
     with pytest.raises(InputError, match=r"summary\.json"):
         read_run(tmp_path)
+
+
+def test_a_look_of_before_effects_were_measured_is_read(tmp_path):
+    log = Log(tmp_path / "log.jsonl")
+    log.path.touch()
+    log.open()
+    log.write({"kind": "layers", "step": 0, "contribution": [0.5, 0.25], "magnitude": [1.0, 1.1, 1.2]})
+    mark = log.sync().to_dict()
+    log.close()
+    (look,) = finished(tmp_path, log=mark).layers()
+    assert (look.contribution, look.effect) == ([0.5, 0.25], None)

@@ -6,8 +6,9 @@ from normlab.experiments.runs.score import ByLength, HeldOut
 
 def test_passes_by_hand():
     score = HeldOut(validations=10, curve_sequences=8, sequences=64, layers=(0.0, 1.0), layer_sequences=4)
-    assert score.passes(12) == 2 * (1.5 * 12 + 3 + 3 * 4) * 4 + 10 * 8 + 3 * 64  # four gradient batches
-    assert score.replace(prune=False).passes(12) == 2 * (3 + 3 * 4) * 4 + 10 * 8 + 3 * 64
+    effects = 2 * 25 * 2  # two looks, 24 branches and the whole model, two sequences
+    assert score.passes(12) == 2 * (1.5 * 12 + 3 + 3 * 4) * 4 + effects + 10 * 8 + 3 * 64  # four gradient batches
+    assert score.replace(prune=False).passes(12) == 2 * (3 + 3 * 4) * 4 + effects + 10 * 8 + 3 * 64
 
 
 @pytest.mark.parametrize("depth", [2, 12, 48])

@@ -5,6 +5,7 @@ import torch
 
 from normlab.errors import UnsupportedError
 from normlab.experiments.measures import layer_measures, without
+from normlab.observe.effect import branch_effects
 from normlab.surgery.backbone.config import BackboneConfig
 from normlab.surgery.backbone.model import Backbone, check_causal
 from normlab.tasks import Batch
@@ -62,12 +63,40 @@ def test_layers_are_measured(kind):
     found = layer_measures(model, batch(), loss)
     sites = len(model.sites)
     assert len(found.magnitude) == sites + 1
-    assert len(found.output) == sites
+    assert len(found.output) == len(found.effect) == sites
     assert len(found.mixing) == sites + 1
     assert len(found.gradient) == len(found.skip) == 2
     assert min(found.gradient) > 0
     assert sum(found.gradient_share) == pytest.approx(1)
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("scheme", ["pre_norm", "post_norm", "block_attn_res(blocks=2)"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2"])
+def test_features_are_what_the_head_reads(kind, scheme):
+    model = built(kind, scheme, **({"head_dim": 16, "num_key_value_heads": 2} if kind == "gemma2" else {})).eval()
+    read = []
+    hook = model.model.get_output_embeddings().register_forward_pre_hook(lambda _, taken: read.append(taken[0]))
+    with torch.no_grad():
+        model(batch().tokens)
+        assert torch.equal(model.features(batch().tokens), read[0])
+    hook.remove()
+
+
+def test_effects_are_those_of_branches_whose_output_projection_is_zero():
+    model, tokens = built().eval(), batch().tokens
+    effects = branch_effects(model, tokens)
+    for index, layer in (
+        (0, model.model.model.layers[0].self_attn.o_proj),
+        (3, model.model.model.layers[1].mlp.down_proj),
+    ):
+        with torch.no_grad():
+            whole = model.features(tokens)
+            kept = layer.weight.clone()
+            layer.weight.zero_()
+            change = (model.features(tokens) - whole).norm(dim=-1) / whole.norm(dim=-1)
+            layer.weight.copy_(kept)
+        assert effects[index] == pytest.approx(float(change.mean()), rel=1e-5)
 
 
 def test_a_layer_that_is_left_out_is_gone():

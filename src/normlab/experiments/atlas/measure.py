@@ -1,13 +1,13 @@
 """The atlas: every scheme at initialisation, measured on real text and laid beside its law.
 
-For each scheme one model of the same shape is built with the scheme's own initialisation and looked at once: what each
-branch reads, what it adds, which layer gets the gradient, how depth is mixed, what it costs. The definitions of what is
-measured are those of `observe.portrait`.
+For each scheme one model of the same shape is built, by one of three starts, and looked at once: what each branch reads, what
+it adds, what taking it out changes, which layer gets the gradient, how depth is mixed, what it costs. The definitions are
+those of `observe.portrait` and `observe.effect`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from normlab.experiments.atlas.request import AtlasRequest
 from normlab.model import Transformer, TransformerConfig
+from normlab.observe.effect import branch_effects
 from normlab.observe.portrait import Portrait, portrait
 from normlab.observe.timing import interleave
 from normlab.report import progress
@@ -24,6 +25,8 @@ from normlab.results import Plain, Result, plain
 from normlab.schemes import Frame, SchemeConfig, label, parse_scheme
 from normlab.tasks import Batch, Text
 from normlab.theory.contributions import ContributionSetting, network
+
+ROUNDING = 1e-5  # of the logits' norm; two schemes that are one function differ by 4e-7 at 96 layers
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,12 @@ class AtlasEntry:
     stream: list[float]  # rms of h at each read
     law: list[float | None]  # the same if branches of these sizes were independent; see `law_at`
     contribution: list[float | None]  # |v| / |h| of each branch
+    effect: list[float]  # of each branch on what the head reads
     influence: list[float]  # 1 - cos(h, next h)
     gradient_share: list[float]  # of each layer, in norm; zeros where no layer has a gradient
     mixing: list[list[float]] | None  # mean over tokens
     step_ratio: float  # time of a training step against the first scheme's
+    same_as: str | None  # the first scheme of the atlas that computes the same function, up to rounding
 
 
 @dataclass(frozen=True)
@@ -63,24 +68,36 @@ def measure(request: AtlasRequest, *, quiet: bool = False) -> Atlas:
     sample = task.sample(request.batch, request.length, torch.Generator().manual_seed(request.seed))
     models = {name: _build(parse_scheme(name), request, task.vocab_size) for name in request.schemes}
     ratios = _step_ratios(models, sample, rounds=request.rounds, what="" if quiet else "timing")
-    entries = [
-        _look(model, sample, ratios[name]) for name, model in progress(models.items(), what="measuring", quiet=quiet)
-    ]
+    entries: list[AtlasEntry] = []
+    functions: dict[str, Tensor] = {}
+    for name, model in progress(models.items(), what="measuring", quiet=quiet):
+        with torch.no_grad():
+            logits = model(sample.tokens)
+        entry = _look(model, sample, step_ratio=ratios[name], same_as=_same(logits, functions))
+        functions[entry.scheme] = logits
+        entries.append(entry)
     return Atlas(request, tuple(entries))
 
 
+def _same(logits: Tensor, others: Mapping[str, Tensor]) -> str | None:
+    """The first that has these logits."""
+    size = logits.norm()
+    return next((name for name, other in others.items() if (logits - other).norm() <= ROUNDING * size), None)
+
+
 def _build(scheme: SchemeConfig, request: AtlasRequest, vocabulary: int) -> Transformer:
-    if request.init == "paper":
+    if request.init == "unit":
         setting = ContributionSetting(depth=request.depth, dim=request.dim, init="paper", seed=request.seed)
         return network(scheme, setting)
     torch.manual_seed(request.seed)
     config = TransformerConfig(
-        vocab_size=vocabulary, dim=request.dim, depth=request.depth, heads=request.heads, scheme=scheme
-    )
+        vocab_size=vocabulary, dim=request.dim, depth=request.depth, heads=request.heads, scheme=scheme,
+        start=request.init,
+    )  # fmt: skip
     return Transformer(config)
 
 
-def _look(model: Transformer, sample: Batch, step_ratio: float) -> AtlasEntry:
+def _look(model: Transformer, sample: Batch, *, step_ratio: float, same_as: str | None) -> AtlasEntry:
     scheme = model.config.scheme
     found, _ = portrait(model, lambda: _loss(model, sample))
     mixing: list[list[float]] | None = None
@@ -95,17 +112,19 @@ def _look(model: Transformer, sample: Batch, step_ratio: float) -> AtlasEntry:
         stream=found.reads or [],
         law=law_at(found, mixing) or law_of(scheme, model.scheme.frame),
         contribution=found.contributions or [],
+        effect=branch_effects(model, sample.tokens[:1]),
         influence=found.turns or [],
         gradient_share=found.gradient_shares or [0.0] * model.config.depth,
         mixing=mixing,
         step_ratio=step_ratio,
+        same_as=same_as,
     )
 
 
 def law_at(found: Portrait, mixing: list[list[float]] | None) -> list[float | None] | None:
     """h_l = sum_i M[l,i] v_i with independent v_i of the sizes that this initialisation gives them; None without an M.
 
-    So the law is that of the initialisation that is looked at: with GPT-2's, small branches hardly move the stream.
+    So the law is that of the start that is looked at: with GPT-2's, small branches hardly move the stream.
     """
     if mixing is None or found.embedding is None or found.added is None:
         return None

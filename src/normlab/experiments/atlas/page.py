@@ -26,6 +26,15 @@ FAMILIES = {
     "skips": "The embedding or the stream joins again",
     "depth-sources": "A layer reads all layers before it",
 }
+NAMED = ("pre_norm", "post_norm", "block_attn_res")  # in the sentence, where they are looked at
+START_SAID = {
+    "fair": "All schemes start alike: every matrix in proportion to its inputs, the embedding at mean square 1. What a "
+    "scheme defines itself (gains, gates, the sphere) stays.",
+    "gpt2": "All schemes start as GPT-2 does: matrices and embedding with a standard deviation of 0.02 at every width, "
+    "output projections divided by the root of the number of branches. What a scheme defines itself stays.",
+    "unit": "All branches have unit size at the start, as in the mean-field theory of Xiong et al.",
+}
+COUNT = {2: "both", 3: "all three"}
 ALONE = 6  # so many schemes share one picture; more are drawn family by family
 
 
@@ -37,6 +46,7 @@ def rows(entries: Sequence[AtlasEntry]) -> list[dict[str, object]]:
             "growth": growth(e),
             "law": _over(e.law[-2], e.law[2]),
             "last adds": last_adds(e),
+            "last effect": e.effect[-1],
             "grad 1/L": imbalance(e),
             "parameters": e.residual_parameters,
             "step": e.step_ratio,
@@ -62,19 +72,28 @@ def _over(a: float | None, b: float | None) -> float | None:
 
 
 def sentences(atlas: Atlas) -> list[str]:
-    """The finding first: who grows, and what that leaves for the last layer."""
+    """The finding first: in whom the stream grows, and what the last branch changes."""
     entries = atlas.entries
     growing = [e for e in entries if not growth(e) <= FLAT]
     found = [
         f"In {len(growing)} of {len(entries)} schemes the stream grows by more than {FLAT:g} times over "
         f"{atlas.request.depth} layers, before any training."
     ]
-    known = {e.scheme: e for e in entries}
-    told = [(name, known[name]) for name in ("pre_norm", "post_norm", "block_attn_res") if name in known]
-    parts = [f"{adds:.2g} in {name}" for name, e in told if (adds := last_adds(e)) is not None and math.isfinite(adds)]
+    functions: dict[str, list[AtlasEntry]] = {}
+    for e in sorted((e for e in entries if e.scheme in NAMED), key=lambda e: NAMED.index(e.scheme)):
+        functions.setdefault(e.same_as or e.scheme, []).append(e)
+    parts = [
+        f"{100 * members[0].effect[-1]:.2g} % in {_together([e.scheme for e in members])}"
+        + (f" ({COUNT[len(members)]} compute the same function here)" if len(members) > 1 else "")
+        for members in functions.values()
+    ]
     if parts:
-        found.append(f"The size of what the last branch adds, over what it reads, is {', '.join(parts)}.")
+        found.append(f"Taking out the last branch changes what the head reads by {', '.join(parts)}.")
     return found
+
+
+def _together(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 @page_of.register
@@ -88,10 +107,14 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
     page.figure(drawn, height=height, caption=OVERVIEW)
     page.details(
         "How to read this",
-        "Each scheme has its own initialisation, or the one asked for; shape, text and seed are the same for all, and "
-        "nothing is trained. A dot right of the dotted line in the first column is a stream that grows: each later layer "
-        "is a smaller part of it. A dot far left in the second column is a last layer that hardly counts. In the third, "
+        f"{START_SAID[atlas.request.init]} Shape, text and random seed are the same for all, and nothing is trained. "
+        "A dot right of the dotted line in the first column is a stream that grows: each later layer "
+        "is a smaller part of it. A dot far left in the second column is a last branch that hardly counts. In the third, "
         "right of the line the first layer gets more gradient than the last.",
+        "The effect of a branch is the mean over tokens of |h' - h| / |h|: h is what the head reads, h' the same when the "
+        "branch writes zero and everything behind it is computed again. Schemes that compute the same function have the same "
+        "effects. What a branch adds, over what it reads, has no such property: a branch that reads a mean of "
+        "sources adds as much as one that reads their sum, and looks larger by their number.",
     )
     _portraits(page, entries)
     _mixing(page, entries)
@@ -101,7 +124,8 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
         name="atlas",
         caption="growth: rms that the last branch reads over the rms behind layer 1; law: the same if branches of the "
         "sizes that this initialisation gives them were independent. last adds: size of the last "
-        "branch's contribution over what it read. grad 1/L: gradient norm of the first layer over the last's. parameters: "
+        "branch's contribution over what it read. last effect: by how much what the head reads changes without the last "
+        "branch. grad 1/L: gradient norm of the first layer over the last's. parameters: "
         "of the residual path. step: time of a training step over the first scheme's, interleaved, median.",
     )
     if command:
@@ -111,8 +135,9 @@ def build(atlas: Atlas, *, command: str = "") -> Page:
 
 
 OVERVIEW = (
-    "Left: how many times the stream grows from behind layer 1 to the last branch (rms). Middle: the size of what the last "
-    "branch adds, over what it reads. Right: the first layer's gradient over the last's. Dotted lines are at 1."
+    "Left: how many times the stream grows from behind layer 1 to the last branch (rms). Middle: by how much what the head "
+    "reads changes without the last branch (relative). Right: the first layer's gradient over the last's. Dotted lines are "
+    "at 1."
 )
 
 
@@ -121,7 +146,7 @@ def overview(entries: Sequence[AtlasEntry]) -> tuple[Figure, int]:
         [e.scheme for e in entries],
         [
             DotColumn("stream grows", {e.scheme: growth(e) for e in entries}),
-            DotColumn("last adds", {e.scheme: last_adds(e) for e in entries}),
+            DotColumn("last effect", {e.scheme: e.effect[-1] for e in entries}, neutral=None),
             DotColumn("gradient", {e.scheme: imbalance(e) for e in entries}),
         ],
     )
@@ -150,6 +175,8 @@ def _portraits(page: Page, entries: Sequence[AtlasEntry]) -> None:
             Panel("Gradient: share of each layer", _curves(members, lambda e: e.gradient_share), "layer"),
             Panel("What attention adds, over what it reads", _curves(members, lambda e: e.contribution[0::2]), "layer"),
             Panel("What the FFN adds, over what it reads", _curves(members, lambda e: e.contribution[1::2]), "layer"),
+            Panel("Effect of attention on what the head reads", _curves(members, lambda e: e.effect[0::2]), "layer"),
+            Panel("Effect of the FFN on what the head reads", _curves(members, lambda e: e.effect[1::2]), "layer"),
             Panel("How far attention turns the stream: 1 - cos", _curves(members, lambda e: e.influence[0::2]), "layer"),
             Panel("How far the FFN turns the stream: 1 - cos", _curves(members, lambda e: e.influence[1::2]), "layer"),
         ])  # fmt: skip
@@ -166,22 +193,37 @@ def show(atlas: Atlas) -> None:
 def picture(atlas: Atlas, *, width: int) -> list[str]:
     """Lines of at most `width` characters."""
     entries = atlas.entries
-    room = max(8, min(24, (width - 18 - 15) // 3))
+    room = max(8, min(24, (width - 18 - 18) // 4))
     streams = [[v / e.stream[2] for v in _some(e.stream[2:-1], room)] for e in entries]
-    adds = [_some(e.contribution, room) for e in entries]
+    adds = [_some(by_layer(e.contribution), room) for e in entries]
+    effects = [_some(by_layer(e.effect), room) for e in entries]
     grads = [_some(e.gradient_share, room) for e in entries]
-    scales = [_scale(part) for part in (streams, adds, grads)]
+    scales = [_scale(part) for part in (streams, adds, effects, grads)]
     lines = [f"At initialisation: {atlas.request.shape}"]
-    heads = ("stream", "a branch adds", "gradient")
+    heads = ("stream", "adds", "effect", "gradient")
     lines.append(" " * 18 + "   ".join(f"{head:<{room}}" for head in heads) + "   grows")
-    for entry, *parts in zip(entries, streams, adds, grads, strict=True):
+    for entry, *parts in zip(entries, streams, adds, effects, grads, strict=True):
         drawn = [
             f"{sparkline(values, log=True, scale=scale) if scale else '':<{room}}"
             for values, scale in zip(parts, scales, strict=True)
         ]
-        lines.append(f"{entry.scheme[:17]:<18}{'   '.join(drawn)}   {growth(entry):.2g}x")
-    lines.append("left to right: first to last layer; every column has one logarithmic scale")
+        lines.append(f"{entry.scheme[:17]:<18}{'   '.join(drawn)}   {_times(growth(entry))}")
+    lines += [
+        "left to right: first to last layer, means of its branches; one logarithmic scale a column",
+        "adds: size of what a branch adds, over what it reads",
+        "effect: relative change of what the head reads when the branch is taken out",
+    ]
     return [*lines, *sentences(atlas)]
+
+
+def _times(value: float) -> str:
+    return f"{value:.2g}x" if math.isfinite(value) else "inf"
+
+
+def by_layer(values: Values) -> list[float | None]:
+    """The mean of a layer's attention and FFN."""
+    pairs = zip(values[::2], values[1::2], strict=True)
+    return [None if a is None or b is None else (a + b) / 2 for a, b in pairs]
 
 
 def _some(values: Values, room: int) -> list[float]:

@@ -10,6 +10,7 @@ from normlab.experiments.request import Request, option
 from normlab.experiments.shapes import known_schemes
 
 FIVE = ("pre_norm", "post_norm", "peri_norm", "ln_scaling", "block_attn_res")
+STARTS = {"fair": "the fair start", "gpt2": "GPT-2's start", "unit": "branches of unit size"}
 
 
 class AtlasRequest(Request):
@@ -23,8 +24,10 @@ class AtlasRequest(Request):
     )
     depth: int = option(24, "Layers.", ge=1)
     dim: int = option(128, "Width.", ge=1)
-    init: Literal["gpt2", "paper"] = option(
-        "gpt2", "gpt2: the library's own initialisation; paper: that of Xiong et al., with unit branches."
+    init: Literal["fair", "gpt2", "unit"] = option(
+        "fair",
+        "fair: in proportion to a matrix's inputs, as in training; gpt2: GPT-2's, 0.02 at every width; unit: branches of "
+        "unit size (Xiong et al.).",
     )
     seed: int = option(0, "Seed of every random draw.", ge=0, lt=2**63)
     batch: int = Field(default=4, ge=1)
@@ -36,6 +39,11 @@ class AtlasRequest(Request):
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         return known_schemes(names)
 
+    @field_validator("init", mode="before")
+    @classmethod
+    def _older_word(cls, name: object) -> object:
+        return "unit" if name == "paper" else name
+
     @property
     def heads(self) -> int:
         return max(1, self.dim // 32)
@@ -44,5 +52,4 @@ class AtlasRequest(Request):
     def shape(self) -> str:
         """In a sentence."""
         sample = f"{self.batch} x {self.length} bytes of the shipped plays"
-        chosen = "" if self.init == "gpt2" else f", {self.init} initialisation"
-        return f"{self.depth} layers, width {self.dim}{chosen}, {sample}, seed {self.seed}"
+        return f"{self.depth} layers, width {self.dim}, {STARTS[self.init]}, {sample}, random seed {self.seed}"

@@ -340,6 +340,7 @@ def _layers(runs: Sequence[FinishedRun], mark: str) -> LayerMeans:
         token_cosine=mean(lambda r: r.token_cosine), block_influence=mean(lambda r: r.block_influence),
         gradient_share=mean(lambda r: r.gradient_share), skip=mean(lambda r: r.skip), prune=mean(lambda r: r.prune),
         independent=mean(lambda r: r.independent), mixing=records[0].mixing if records else None,
+        effect=mean(lambda r: r.effect),
     )  # fmt: skip
 
 

@@ -312,6 +312,14 @@ def _layers(page: Page, rows: Sequence[SchemeRow], depth: int, tag: str) -> None
         theory=_contribution_theory,
     )  # fmt: skip
     draw(
+        lambda found: found.effect, "relative change", "Effect of a branch: how much what the head reads changes when the "
+        "branch is taken out, mean over tokens. Equal where two schemes compute the same function; what a branch adds "
+        "is not.", log=True,
+    )  # fmt: skip
+    older = [row.scheme for row in rows if not any(row.layers[mark].effect for mark in MARKS)]
+    if older:
+        page.text(f"Effect of a branch: n/a for {', '.join(older)} (trained before it was measured).", style="note")
+    draw(
         lambda found: found.gradient_share, "share of the gradient norm", "Where the gradient is. Dotted: Xiong et al.'s law "
         "at the start: (2/3)^((L-l)/2) for Post-Norm, flat for Pre-Norm.", x="layer",
         theory=lambda row: _gradient_theory(row, depth),

@@ -109,6 +109,8 @@ class LayerMeans:
     prune: Gaps | None
     independent: Gaps | None
     mixing: list[Numbers] | None
+    effect: Gaps | None = None
+    """None for runs of before it was measured (2026-11-19)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs in the terminal while they train: the loss, what each layer adds, which layer gets the gradient.
+"""Runs in the terminal while they train: the loss, the effect of each layer, which layer gets the gradient.
 
 The logs are read as they grow, so that the view can be of runs in any process.
 """
@@ -28,6 +28,10 @@ LINES = 8.0  # seconds between two lines where there is no terminal
 WIDEST = 40  # layers that get a sign each
 
 
+def arm_name(scheme: str, warmup: int) -> str:
+    return f"{scheme}, warm-up" if warmup else scheme
+
+
 @dataclass
 class Watched:
     """One run and how far its log was read."""
@@ -35,10 +39,15 @@ class Watched:
     scheme: str
     folder: Path
     steps: int
+    warmup: int = 0
     log: LogTail = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = LogTail(self.folder / "log.jsonl")
+
+    @property
+    def name(self) -> str:
+        return arm_name(self.scheme, self.warmup)
 
     @property
     def step(self) -> int:
@@ -54,28 +63,33 @@ class Watched:
 
 
 def view(runs: Sequence[Watched]) -> list[Text]:
-    """Four lines a run. All runs share the scale of a row, so that heights can be compared."""
+    """Three lines a run. All runs share the scale of a row, so that heights can be compared."""
     known = [loss for run in runs for loss in run.losses]
-    adds = [value for run in runs for value in (*branches(run.look, 0), *branches(run.look, 1))]
+    effects = [value for run in runs for value in effect(run.look)]
     shares = [value for run in runs for value in gradient(run.look)]
+    width = max((len(run.name) for run in runs), default=0) + 2
     lines: list[Text] = []
     for run in runs:
         losses = run.losses
         now = f"held-out loss {losses[-1]:.2f} nats  " if losses else "waiting"
-        head = Text(f"{run.scheme:<16}", style=f"bold {scheme_colour(run.scheme)}")
+        head = Text(f"{run.name:<{width}}", style=f"bold {scheme_colour(run.scheme)}")
         head.append(f"step {run.step:>4}/{run.steps}  {now}", style="default not bold")
         head.append(sparkline(losses[-30:], scale=_scale(known)), style=scheme_colour(run.scheme))
         lines.append(head)
-        lines.append(_row("attention adds", branches(run.look, 0), adds, "x its input"))
-        lines.append(_row("FFN adds", branches(run.look, 1), adds, "x its input"))
+        lines.append(_row("effect", effect(run.look), effects, "of what the head reads"))
         lines.append(_row("gradient", gradient(run.look), shares, "of the whole"))
     return lines
 
 
-def branches(look: LayerRecord | None, kind: int) -> list[float]:
-    """What the attention (0) or the FFN (1) of each layer adds, over what it reads."""
-    found = look.contribution if look is not None and look.contribution is not None else []
-    return [value if value is not None else math.nan for value in found[kind::2]]
+def effect(look: LayerRecord | None) -> list[float]:
+    """Of each layer: the mean of its attention's and its FFN's."""
+    attention, ffn = (branches(None if look is None else look.effect, kind) for kind in (0, 1))
+    return [(one + other) / 2 for one, other in zip(attention, ffn, strict=True)]
+
+
+def branches(values: Sequence[float | None] | None, kind: int) -> list[float]:
+    """Of a quantity that every branch has: the attention's (0) or the FFN's (1), layer by layer."""
+    return [math.nan if value is None else value for value in (values or ())[kind::2]]
 
 
 def gradient(look: LayerRecord | None) -> list[float]:
@@ -130,7 +144,7 @@ def _lines(runs: Sequence[Watched], ended: threading.Event) -> None:
         said = time.monotonic()
         for run in runs:
             run.log.read()
-        words = [f"{run.scheme} {run.step}/{run.steps}" for run in runs]
+        words = [f"{run.name} {run.step}/{run.steps}" for run in runs]
         print(f"training: {', '.join(words)}", file=sys.stderr, flush=True)
     for run in runs:
         run.log.read()

@@ -1,4 +1,4 @@
-"""The demo as a story on one page: who grows, who learns, what is wrong."""
+"""The demo as a story on one page: whose stream grows, what training needs, what is wrong. It ranks nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build(atlas: Atlas | None, runs: Sequence[Trained], planted: Planted | None)
     page.text("Your own model, your own data, and what each scheme is:")
     page.code(
         "normlab diagnose MODEL            # a folder, a Hugging Face id, a .gguf file\n"
-        "normlab compare --data my.txt     # tuned, seeded, with intervals\n"
+        "normlab compare --data my.txt     # rates tuned for each scheme, several random seeds, intervals\n"
         "normlab watch runs/demo           # what this page shows, live\n"
         "normlab schemes show post_norm    # equation, initialisation, traps"
     )
@@ -47,27 +47,44 @@ def answer(atlas: Atlas | None, runs: Sequence[Trained], planted: Planted | None
     return [*found, *learned(runs), *([fault_sentence(planted)] if planted is not None else [])]
 
 
+ILLUSTRATION = "One learning rate for all and one random seed: an illustration, not a comparison"
+
+
 def learned(runs: Sequence[Trained]) -> list[str]:
-    """Who learned more than how frequent each character is, and where the gradient was in who did not."""
-    known = [(run, run.loss) for run in runs if run.loss is not None]
-    if not known:
+    """Who predicts better than a model that ignores the context, and where the gradient is in who does not. No order."""
+    ended = [run for run in runs if run.whole and run.floor is not None]
+    if not ended:
         return []
-    steps = max(run.log.training[-1].step for run, _ in known if run.log.training)
-    losses = ", ".join(f"{run.scheme} {loss:.2f}" for run, loss in known)
-    floor = known[0][0].floor
-    beside = "" if floor is None else f"; the frequencies of characters alone give {floor:.2f}"
-    found = [f"After {steps} steps the held-out loss (nats) is {losses}{beside}."]
-    for run, _ in known:
+    steps, floor = ended[0].config.train.steps, ended[0].floor
+    better, worse = (_together([run for run in ended if run.learned is which]) for which in (True, False))
+    found = [f"{ILLUSTRATION}."]
+    if better:
+        found.append(
+            f"After {steps} steps {better} predicted better than a model that ignores the context ({floor:.2f} nats)."
+        )
+    if worse:
+        found.append(f"After {steps} steps {worse} predicted no better than a model that ignores the context.")
+    for run in ended:
         shares = gradient(_last(run))
-        whole = bool(run.log.training) and run.log.training[-1].step >= run.config.train.steps
-        if whole and not run.learned and shares:  # of a run that was stopped nothing is said
-            top = 100 * max(shares)
+        if not run.learned and shares:
             at = shares.index(max(shares)) + 1
             found.append(
-                f"{run.scheme} learned nothing from context: layer {at} of {len(shares)} has {top:.0f} % of its gradient, "
+                f"At the end of {run.name} layer {at} of {len(shares)} has {100 * max(shares):.0f} % of the gradient, "
                 f"layer 1 has {_percent(shares[0])}."
             )
     return found
+
+
+def _together(runs: Sequence[Trained]) -> str:
+    """Scheme by scheme, as they were asked for."""
+    warmups: dict[str, set[bool]] = {}
+    for run in runs:
+        warmups.setdefault(run.scheme, set()).add(run.warmup > 0)
+    said = {True: "with a warm-up", False: "without a warm-up"}
+    return ", ".join(
+        f"{scheme} ({said[on.pop()] if len(on) == 1 else 'with a warm-up and without'})"
+        for scheme, on in warmups.items()
+    )
 
 
 def _percent(share: float) -> str:
@@ -83,40 +100,49 @@ def fault_sentence(planted: Planted) -> str:
 
 
 def _before(page: Page, atlas: Atlas) -> None:
-    page.heading("1. Before training: who grows")
+    page.heading("1. Before training: whose stream grows")
     drawn, height = atlas_page.overview(atlas.entries)
     page.figure(drawn, height=height, caption=atlas_page.OVERVIEW)
     page.details(
         "How to read this",
         f"{atlas.request.shape}. A dot right of the dotted line in the first column is a stream that grows: each later "
-        "layer is a smaller part of it (dilution). A dot far left in the second column is a last layer that hardly counts.",
+        "layer is a smaller part of it (dilution). A dot far left in the second column is a last branch that hardly counts: "
+        "taking it out changes little of what the head reads. Where schemes are one function these dots are equal.",
     )
     page.links({f"The whole atlas of {len(atlas.entries)} schemes, with every layer": "atlas.html"})
 
 
 def _while(page: Page, runs: Sequence[Trained]) -> None:
-    page.heading("2. While training: who learns")
+    page.heading("2. While training: with a warm-up, and without")
     config = runs[0].config
+    warmup = max(run.warmup for run in runs)
     page.text(
-        f"The same model ({config.model.depth} layers, width {config.model.dim}), text, rate "
-        f"({config.train.lr:g}) and seed; only the scheme differs. One seed: this shows what can happen, not how often."
+        f"{ILLUSTRATION}. The same model ({config.model.depth} layers, width {config.model.dim}), start, text, rate "
+        f"({config.train.lr:g}) and random seed; the schemes differ, and each is trained without a warm-up and with one of "
+        f"{warmup} of {config.train.steps} steps. No rate was tuned, so the order of these curves says nothing about "
+        "schemes; `normlab compare` tunes the rate of each."
     )
-    page.figure(_losses(runs), height=380, caption="Held-out loss. Dotted: a model that ignores the context.")
+    page.figure(
+        _losses(runs),
+        height=400,
+        caption="Held-out loss. Dashed: with a warm-up. Dotted: a model that ignores the context.",
+    )
     drawn, height = panels([
-        Panel("What attention adds, over what it reads", _by_depth(runs, lambda r: branches(r, 0)), "layer"),
-        Panel("What the FFN adds, over what it reads", _by_depth(runs, lambda r: branches(r, 1)), "layer"),
+        Panel("Effect of attention on what the head reads", _by_depth(runs, lambda r: _effects(r, 0)), "layer"),
+        Panel("Effect of the FFN on what the head reads", _by_depth(runs, lambda r: _effects(r, 1)), "layer"),
         Panel("Gradient at the start: share of each layer", _by_depth(runs, gradient, first=True), "layer"),
         Panel("Gradient at the end: share of each layer", _by_depth(runs, gradient), "layer"),
     ])  # fmt: skip
-    page.figure(drawn, height=height, label="What branches add and where the gradient is, by layer")
+    page.figure(drawn, height=height, label="Effects of branches and where the gradient is, by layer")
     page.details(
         "How to read this",
-        "Pre-Norm's stream grows with depth, so late layers add little to it. Block AttnRes lets a layer choose what it "
-        "reads, so late layers keep their weight. In Post-Norm each addition is normalised again: at this depth and rate "
-        "the gradient no longer reaches the early layers. A lower rate or a longer warm-up may help it; "
-        "`normlab stability` draws the map.",
+        "The effect of a branch is how much what the head reads changes when the branch is taken out (the mean over tokens "
+        "of |h' - h| / |h|, at the end of training). Shares of the gradient are of its norm. At the start the arms of "
+        "one scheme are the same model.",
+        "A warm-up raises the learning rate from 0 to its peak, so that the first steps are small. A lower rate is another "
+        "way to small steps: `normlab stability` draws the map of both.",
     )
-    texts = [f"{run.scheme}:\n{run.written}" for run in runs if run.written]
+    texts = [f"{run.name}:\n{run.written}" for run in runs if run.written]
     if texts:
         page.text("What they write after “KING”:")
         page.code("\n\n".join(texts))
@@ -142,9 +168,8 @@ def _losses(runs: Sequence[Trained]) -> dict[str, object]:
     traces: list[Trace] = []
     for run in runs:
         steps = [record.step for record in run.log.validation]
-        traces.append(
-            line(steps, [record.loss for record in run.log.validation], run.scheme, colours[run.scheme], width=2.5)
-        )
+        losses = [record.loss for record in run.log.validation]
+        traces.append(line(steps, losses, run.name, colours[run.scheme], width=2.5, dash=_dash(run)))
     floors = [run.floor for run in runs if run.floor is not None]
     last = max((record.step for run in runs for record in run.log.validation), default=1)
     if floors:
@@ -161,8 +186,16 @@ def _by_depth(runs: Sequence[Trained], of: Of, *, first: bool = False) -> list[T
     for run in runs:
         look = (run.log.layers[0] if run.log.layers else None) if first else _last(run)
         values = [value if math.isfinite(value) else None for value in of(look)]
-        traces.append(line(range(1, len(values) + 1), values, run.scheme, colours[run.scheme]))
+        traces.append(line(range(1, len(values) + 1), values, run.name, colours[run.scheme], dash=_dash(run)))
     return traces
+
+
+def _dash(run: Trained) -> str:
+    return "dash" if run.warmup else "solid"
+
+
+def _effects(look: LayerRecord | None, kind: int) -> list[float]:
+    return branches(None if look is None else look.effect, kind)
 
 
 def _last(run: Trained) -> LayerRecord | None:

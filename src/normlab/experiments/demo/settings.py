@@ -11,7 +11,11 @@ from normlab.experiments.runs.score import HeldOut
 
 STAGES = ("atlas", "training", "fault")
 THREE = ("pre_norm", "post_norm", "block_attn_res")
-RATE = 3e-3
+# One rate for all arms: the demo shows what can happen, it does not compare. At 8 layers, width 64 and 300 steps (random
+# seed 0) Post-Norm ends at 3.36 nats without a warm-up (a model that ignores the context: 3.34) and at 2.34 with one; at
+# 3e-3 it learns either way (2.10 without, 2.14 with).
+RATE = 1e-2
+WARMUPS = (0.0, 0.5)  # share of the steps: each scheme is trained without a warm-up and with one
 LOOKS = tuple(i / 12 for i in range(13))
 
 
@@ -20,7 +24,7 @@ class Fault:
     """One norm gain of a trained model is multiplied: what a wrong conversion or a broken update leaves behind."""
 
     scheme: str = "pre_norm"
-    layer: int = 8  # from 0, as `diagnose` counts
+    layer: int = 4  # from 0, as `diagnose` counts
     factor: float = 4.0  # of queries and keys alike: the logits of attention grow by its square
 
 
@@ -31,14 +35,14 @@ class DemoSettings:
     atlas: AtlasRequest
     training: CompareRequest
     fault: Fault
-    seconds: tuple[int, int, int] = (15, 60, 15)
+    seconds: tuple[int, int, int] = (20, 90, 15)
 
     @property
     def sentence(self) -> str:
         return f"about {_minutes(sum(self.seconds))} on two cores; Ctrl-C goes on to the next stage"
 
 
-def settings(*, schemes: tuple[str, ...] = ("all",), depth: int = 16, dim: int = 64, steps: int = 300) -> DemoSettings:
+def settings(*, schemes: tuple[str, ...] = ("all",), depth: int = 8, dim: int = 64, steps: int = 300) -> DemoSettings:
     """The demo; smaller in tests."""
     batch, length = 8, 64
     measure = HeldOut(
@@ -46,11 +50,10 @@ def settings(*, schemes: tuple[str, ...] = ("all",), depth: int = 16, dim: int =
         gradient_batches=1, prune=False,
     )  # fmt: skip
     return DemoSettings(
-        # The initialisation of Xiong et al.: branches of unit size, as they are after some training.
-        atlas=AtlasRequest(schemes=schemes, depth=24 * depth // 16, dim=dim, init="paper", batch=2, rounds=1),
+        atlas=AtlasRequest(schemes=schemes, depth=3 * depth, dim=dim, batch=2, length=32, rounds=1),
         training=CompareRequest(
             schemes=THREE, depths=(depth,), dim=dim, heads=4, batch=batch, length=length, tokens=batch * length * steps,
-            seeds=1, lrs=(RATE,), extend=0, measure=measure,
+            seeds=1, lrs=(RATE,), extend=0, warmup=0.0, measure=measure,
         ),
         fault=Fault(layer=depth // 2),
     )  # fmt: skip

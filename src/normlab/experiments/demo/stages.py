@@ -11,15 +11,16 @@ from normlab.errors import InputError, NormlabError
 from normlab.experiments.atlas import page as atlas_page
 from normlab.experiments.atlas.measure import Atlas, measure
 from normlab.experiments.atlas.request import AtlasRequest
-from normlab.experiments.compare.experiment import EXPERIMENT
+from normlab.experiments.compare.experiment import EXPERIMENT, run_of
 from normlab.experiments.compare.request import CompareRequest
-from normlab.experiments.demo.live import Watched, watching
-from normlab.experiments.demo.settings import Fault
+from normlab.experiments.demo.live import Watched, arm_name, watching
+from normlab.experiments.demo.settings import WARMUPS, Fault
 from normlab.experiments.executors.names import executor as by_name
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.runs.folder import last_step, load
 from normlab.experiments.runs.measured import context_free
 from normlab.experiments.runs.tail import LogTail
+from normlab.experiments.shapes import run_name
 from normlab.experiments.sweep import Sweep, read_request
 from normlab.files import write_json
 from normlab.model import Transformer
@@ -49,6 +50,20 @@ class Trained:
     @property
     def scheme(self) -> str:
         return label(self.config.model.scheme)
+
+    @property
+    def warmup(self) -> int:
+        """Steps."""
+        return self.config.train.schedule.warmup
+
+    @property
+    def name(self) -> str:
+        return arm_name(self.scheme, self.warmup)
+
+    @property
+    def whole(self) -> bool:
+        """Not stopped before its end."""
+        return bool(self.log.training) and self.log.training[-1].step >= self.config.train.steps
 
     @property
     def loss(self) -> float | None:
@@ -86,19 +101,32 @@ def look_at_all(request: AtlasRequest, out: Path, *, quiet: bool) -> Atlas:
     return atlas
 
 
-def train_three(request: CompareRequest, out: Path, *, workers: int, quiet: bool) -> None:
-    """Stage 2: three schemes side by side, watched while they learn. What is finished is not made again."""
+def arms(request: CompareRequest, steps: int) -> dict[str, RunConfig]:
+    """The runs by the names of their folders: each scheme without a warm-up and with one, all else equal."""
+    (depth,), (lr,) = request.depths, request.lrs
+    return {
+        run_name(scheme, depth, lr, 0) + ("-warmup" if share else ""): run_of(
+            request.replace(warmup=share), (scheme, depth), lr=lr, seed=0, steps=steps
+        )
+        for scheme in request.schemes
+        for share in WARMUPS
+    }
+
+
+def train_arms(request: CompareRequest, out: Path, *, workers: int, quiet: bool) -> None:
+    """Stage 2: the arms side by side, watched while they learn. What is finished is not made again."""
     folder = training_folder(request, out)
     with by_name("local", workers=workers) as executor:
         sweep = Sweep(folder, executor, quiet=True)
         EXPERIMENT.check(request)
         settled = sweep.settle(request, lambda: EXPERIMENT.settle(request, executor))
-        wave = EXPERIMENT.plan(request, settled, 0, folder)
-        assert wave is not None
-        followed = [Watched(scheme, folder / name, config.train.steps) for scheme, (name, config) in
-                    zip(request.schemes, wave.runs.items(), strict=True)]  # fmt: skip
+        runs = arms(request, settled["steps"])
+        followed = [
+            Watched(label(config.model.scheme), folder / name, config.train.steps, config.train.schedule.warmup)
+            for name, config in runs.items()
+        ]
         with watching(followed, quiet=quiet):
-            sweep.run(wave.runs, what="training")
+            sweep.run(runs, what="training")
         sweep.check()
 
 
@@ -118,15 +146,14 @@ def training_folder(request: CompareRequest, out: Path) -> Path:
 def trained(request: CompareRequest, out: Path) -> tuple[Trained, ...]:
     """What the second stage left, finished or not."""
     folder = training_folder(request, out)
-    found = {}
-    for place in sorted(path.parent for path in folder.glob("*/config.yaml")):
-        if last_step(place) == 0:
+    found = []
+    for place in (folder / name for name in arms(request, steps=1)):
+        if not (place / "config.yaml").exists() or last_step(place) == 0:
             continue
         tail = LogTail(place / "log.jsonl")
         tail.read()
-        run = Trained(place, load(place), tail, context_free(load(place)), _written(place))
-        found[run.scheme] = run
-    return tuple(found[scheme] for scheme in request.schemes if scheme in found)
+        found.append(Trained(place, load(place), tail, context_free(load(place)), _written(place)))
+    return tuple(found)
 
 
 def _written(place: Path) -> str:

@@ -17,7 +17,7 @@ from normlab.report import console, print_page, write_page
 Found = TypeVar("Found")
 TOLD = {
     "atlas": "every scheme before training: how the stream grows, who gets the gradient",
-    "training": "three schemes while they train, live",
+    "training": "three schemes while they train, each without a warm-up and with one",
     "fault": "one norm gain of a trained model is multiplied; does the diagnosis find it?",
 }
 
@@ -56,7 +56,7 @@ class Story:
         return told
 
     def _train(self) -> None:
-        stages.train_three(self.settings.training, self.out, workers=self.workers, quiet=self.quiet)
+        stages.train_arms(self.settings.training, self.out, workers=self.workers, quiet=self.quiet)
 
     def _stage(self, name: str, work: Callable[[], Found]) -> Found | None:
         number = STAGES.index(name)

@@ -12,8 +12,12 @@ def summary(told: Told) -> Plain:
     return plain({
         "report": told.page,
         "answer": answer(told.atlas, told.runs, planted),
-        "losses": {run.scheme: run.loss for run in told.runs},
-        "learned": {run.scheme: run.learned for run in told.runs},
+        "tuned": False,  # one rate for all, one random seed: losses are not to be ranked
+        "runs": [
+            {"scheme": run.scheme, "warmup": run.warmup, "lr": run.config.train.lr, "steps": run.config.train.steps,
+             "ended": run.whole, "learned": run.learned, "loss": run.loss, "context_free_loss": run.floor}
+            for run in told.runs
+        ],
         "fault": None if planted is None else {
             "layer": planted.fault.layer, "found": planted.found, "before": planted.before.headline,
             "after": planted.after.headline,

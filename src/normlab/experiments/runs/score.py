@@ -13,6 +13,8 @@ from typing_extensions import Self
 from normlab.config import Config
 from normlab.experiments.request import AnyTask
 
+EFFECT_SEQUENCES = 2  # for the effects of branches: each goes through the model once more for every branch
+
 
 class HeldOut(Config):
     """The held-out loss while training and at the end, and what the layers do."""
@@ -43,7 +45,8 @@ class HeldOut(Config):
     def passes(self, depth: int) -> float:
         """Forward passes of one sequence that all this takes."""
         own = (1.5 * depth if self.prune else 0) + 3 + 3 * self.gradient_batches
-        looks = len(self.layers) * own * self.layer_sequences
+        effects = (2 * depth + 1) * min(EFFECT_SEQUENCES, self.layer_sequences)
+        looks = len(self.layers) * (own * self.layer_sequences + effects)
         return looks + self.validations * self.curve_sequences + 3 * self.sequences
 
 

@@ -42,6 +42,11 @@ class Backbone(nn.Module):
         found: Tensor = self.model(input_ids=tokens).logits
         return found
 
+    def features(self, tokens: Tensor) -> Tensor:
+        """What the head sees: [batch, time, dim]."""
+        found: Tensor = self.model.base_model(input_ids=tokens).last_hidden_state
+        return found
+
     @property
     def scheme(self) -> Scheme:
         found = self.model.scheme
