@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from normlab.probes.judge.loss import cut_helps, is_calibrated, is_placed, late_is_worse
 from normlab.probes.judge.outliers import outliers
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
 from normlab.probes.judge.weights.columns import ROUTERS, layers_of, odd_layers
@@ -101,33 +102,57 @@ def wasted_layers(f: ModelEvidence) -> Verdict | None:
 
 
 def better_changed(f: ModelEvidence) -> Verdict | None:
-    """Something undone on trial lowers the loss: what was undone had happened."""
+    """A mistake that was undone on trial: the loss falls, and the model is then as a healthy one."""
+    row = next((row for row in _helpful(f) if not _still_wrong(f, row)), None)
+    return None if row is None else _tried("better_changed", "bad", row, "; the model is then as a healthy one")
+
+
+def helping_change(f: ModelEvidence) -> Verdict | None:
+    """The loss falls with the change, and something is still wrong, or it was not tested: not the cause."""
+    helpful = _helpful(f)
+    if not helpful or better_changed(f) is not None:
+        return None
+    row = helpful[0]
+    return _tried("helping_change", "note", row, f". It helps, it is not the cause: {_still_wrong(f, row)}")
+
+
+def _tried(id: str, severity: str, row: TrialRow, then: str) -> Verdict:
+    tested = f"{row.batches} windows, those that it was chosen on"
+    if row.reach is not None:
+        low, high = -row.change - row.reach, -row.change + row.reach
+        tested = f"95 % CI {low:.2g} to {high:.2g}, {row.batches} windows that it was not chosen on"
+    title = f"{row.what} the loss falls by {-row.change:.2g} nats, from {row.loss:.3g} ({tested}){then}"
+    return verdict(
+        id, severity, title, value=-row.change, limit=LIMITS.trial, layers=row.layers, subject=row.subject
+    )
+
+
+def _helpful(f: ModelEvidence) -> list[TrialRow]:
+    """Trials that surely lower the loss, or would if there were windows to test them on; the largest gain first."""
     said = f.readings.output
     if said is None:
-        return None
-    sure = [row for row in f.readings.trials if _gains(row)]
+        return []
     # Blind guessing can be bettered by many changes; only one that makes a model of it had been undone before.
-    best = next((row for row in sure if row.loss + row.change < LIMITS.frequencies * said.frequencies), None)
-    if best is None:
-        return None
-    title = (
-        f"{best.what} the loss falls by {-best.change:.2g} nats, from {best.loss:.3g} (standard error {best.error:.1g})"
-    )
-    return verdict(
-        "better_changed",
-        "bad",
-        title,
-        value=-best.change,
-        limit=LIMITS.trial,
-        layers=best.layers,
-        subject=best.subject,
-    )
+    least = LIMITS.frequencies * said.frequencies
+    sure = [row for row in f.readings.trials if row.change + (row.reach or 0.0) < -LIMITS.trial]
+    return [row for row in sure if row.loss + row.change < least]
 
 
-def _gains(row: TrialRow) -> bool:
-    """Beyond its error, or in all but one of many batches: one odd batch alone makes the error large."""
-    always = row.batches >= LIMITS.always and (row.falls or 0) >= row.batches - 1 and row.change < -2 * LIMITS.trial
-    return always or row.change + reach(row.batches) * row.error < -LIMITS.trial
+def _still_wrong(f: ModelEvidence, row: TrialRow) -> str:
+    """What is wrong, or was not examined, while the change is in place; empty if the model is then as a healthy one."""
+    if row.reach is None:
+        return "there are too few windows to test it on others"
+    undone = row.undone
+    if undone is None or undone.output is None or undone.repair is None:
+        return "the model was not examined with it"
+    said, repair = undone.output, undone.repair
+    if said.loss > LIMITS.grown * said.frequencies:
+        return f"the loss is still {said.loss:.2f} nats; the frequencies of single tokens give {said.frequencies:.2f}"
+    if repair.gain > LIMITS.repaired:
+        return f"{STEPS} steps of training still gain {repair.gain:.2g} nats"
+    if not is_calibrated(said):
+        return f"the model then expects a loss of {said.entropy:.2f} nats and gets {said.loss:.2f}"
+    return "context still hurts" if cut_helps(said, placed=is_placed(f)) or late_is_worse(said) else ""
 
 
 def quickly_repaired(f: ModelEvidence) -> Verdict | None:
@@ -225,6 +250,7 @@ def _most_coherent(f: ModelEvidence) -> str:
 CAUSES = (wrong_gradient,)
 RULES = (
     better_changed,
+    helping_change,
     quickly_repaired,
     harmful_layers,
     gradient_outlier,

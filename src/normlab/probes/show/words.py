@@ -39,6 +39,8 @@ _VERDICTS = {
     "stream_jump": "a jump of the stream",
     "stream_homogenisation": "parallel streams alike",
     "one_stream_head": "the head reads one stream",
+    "better_changed": "a mistake that was undone on trial",
+    "helping_change": "a change that helps and is not the cause",
     "quickly_repaired": "a few steps of training repair it",
     "miscalibrated": "wrong about how much it knows",
     "context_unused": "context that does not help",
