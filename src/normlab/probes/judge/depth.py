@@ -145,14 +145,21 @@ def _still_wrong(f: ModelEvidence, row: TrialRow) -> str:
     undone = row.undone
     if undone is None or undone.output is None or undone.repair is None:
         return "the model was not examined with it"
-    said, repair = undone.output, undone.repair
+    said, gain = undone.output, undone.repair.gain
     if said.loss > LIMITS.grown * said.frequencies:
         return f"the loss is still {said.loss:.2f} nats; the frequencies of single tokens give {said.frequencies:.2f}"
-    if repair.gain > LIMITS.repaired:
-        return f"{STEPS} steps of training still gain {repair.gain:.2g} nats"
+    if gain > min(_least_repair(said), LIMITS.left * -row.change):
+        return f"{STEPS} steps of training still gain {gain:.2g} nats"
     if not is_calibrated(said):
         return f"the model then expects a loss of {said.entropy:.2f} nats and gets {said.loss:.2f}"
+    if said.sharpness is not None and said.sharpness != 1:
+        return f"logits times {said.sharpness:.3g} would still lower the loss"
     return "context still hurts" if cut_helps(said, placed=is_placed(f)) or late_is_worse(said) else ""
+
+
+def _least_repair(said: OutputReading) -> float:
+    """What a few steps of training gain in no healthy model of its kind."""
+    return LIMITS.repair_masked if said.kind == "masked" else LIMITS.repair
 
 
 def quickly_repaired(f: ModelEvidence) -> Verdict | None:
@@ -160,7 +167,7 @@ def quickly_repaired(f: ModelEvidence) -> Verdict | None:
     said, found = f.readings.output, f.readings.repair
     if said is None or found is None or said.loss > LIMITS.grown * said.frequencies:
         return None
-    limit = LIMITS.repair_masked if said.kind == "masked" else LIMITS.repair
+    limit = _least_repair(said)
     if not found.gain > limit or found.better < 0.8 * found.pieces:
         return None
     title = f"{STEPS} steps of training on half of the text lower the loss of the other half by {found.gain:.2g} nats"

@@ -100,7 +100,7 @@ class Limits:
     # -- tried --
     trial: float = 0.01  # nats that a change must gain beyond its error
     repair: float = 0.03  # nats that a few steps of training gain; healthy small models at most 0.007
-    repaired: float = 0.02  # the same while a mistake is undone on trial
+    left: float = 1 / 3  # of what an undone mistake gains: what training may gain then, so that it took back 3 of 4 parts
     repair_masked: float = 0.06  # the same where a few hidden tokens count; healthy ones lose
     coherent: float = 1000.0  # targets from which on the gradient is more than noise; healthy ones have 1,200 and more
     suspicious: float = 5000.0  # targets: below, single layers of large models are tried as well
