@@ -145,6 +145,7 @@ CASES = {
             DerivativeRow(5, 0.01, 0.01, 0.001),
         )
     ),
+    "unknown_cause": lambda: read(repair=RepairReading(0.125, 2, 2)),
     "quickly_repaired": lambda: read(repair=RepairReading(0.125, 2, 2)),
     "copied_scales": lambda: read(scales=(MatrixTwin("q.weight", 2, ODD, 0.0123),)),
     "copied_matrices": lambda: read(twins=(MatrixTwin("q.weight", 2, ODD, 0.9993),)),
@@ -319,12 +320,33 @@ def test_a_cause_of_the_whole_model_explains_what_the_loss_does():
     ],
 )
 def test_a_trial_after_which_something_is_still_wrong_accuses_nobody(trial, why):
-    (found,) = rules.judge(read(trials=(trial,)))
+    verdicts = rules.judge(read(trials=(trial,)))
+    found = verdicts[-1]
     assert (found.id, found.severity) == ("helping_change", "note")
     assert why in found.title
     assert "not the cause" in found.title
-    assert rules.headline((found,), judged=True).startswith("Healthy")
     assert found.advice.startswith("do not keep the change")
+    assert not rules.headline(verdicts, judged=True).startswith("Look at")
+    assert [each.id for each in verdicts[:-1]] == ([] if trial.carried is None else ["unknown_cause"])
+
+
+def test_what_costs_and_is_not_explained_is_said_with_what_was_tried():
+    both = read(trials=(tried(gain=0.2),), repair=RepairReading(0.3, 2, 2))
+    assert rules.headline(rules.judge(both), judged=True) == (
+        "Something costs at least 0.6 nats, and its cause was not found; with query and key of layer 4 exchanged it falls "
+        "by 0.4, which is not the cause"
+    )
+    harmed = replace(both, causal=causal(*[0.3] * ODD, -2.5, *[0.3] * (DEPTH - ODD - 1)))
+    assert "found; without layer 4 the loss falls by 2.5" in rules.headline(rules.judge(harmed), judged=True)
+    known = replace(both, readings=replace(both.readings, gains=one(READINGS.gains, median=50.0)))
+    assert [found.id for found in rules.judge(known)] == ["gain_outlier", "quickly_repaired", "helping_change"]
+
+
+def test_a_model_that_looks_young_and_regains_what_no_young_one_does_is_damaged():
+    output = replace(READINGS.output, loss=3.3, entropy=3.6)
+    young, damaged = (read(output=output, repair=RepairReading(gain, 2, 2)) for gain in (0.15, 0.6))
+    assert {found.severity for found in rules.judge(young)} == {"note"}
+    assert rules.headline(rules.judge(damaged), judged=True).startswith("Something costs at least 0.6 nats")
 
 
 def test_the_first_trial_that_undoes_a_mistake_is_named_even_if_another_gains_more():
@@ -355,7 +377,11 @@ def test_a_weak_finding_warns_only_beside_a_second_one(id):
     alone = CASES[id]()
     assert [(found.id, found.severity) for found in rules.judge(alone)] == [(id, "note")]
     both = replace(alone, readings=replace(alone.readings, repair=RepairReading(0.125, 2, 2)))
-    assert {found.id: found.severity for found in rules.judge(both)} == {id: "warn", "quickly_repaired": "warn"}
+    assert {found.id: found.severity for found in rules.judge(both)} == {
+        "unknown_cause": "warn",
+        "quickly_repaired": "warn",
+        id: "warn",
+    }
     weak = replace(CASES["one_direction"](), readings=replace(CASES["one_direction"]().readings, output=CASES["context_unused"]().readings.output))
     assert {found.severity for found in rules.judge(weak)} == {"note"}
 

@@ -116,6 +116,37 @@ def helping_change(f: ModelEvidence) -> Verdict | None:
     return _tried("helping_change", "note", row, f". It helps, it is not the cause: {_still_wrong(f, row)}")
 
 
+def unknown_cause(f: ModelEvidence) -> Verdict | None:
+    """Training or a change regains what a trained model has no more to gain, and no change tried mends the model."""
+    said, repair = f.readings.output, f.readings.repair
+    if said is None or better_changed(f) is not None:
+        return None
+    tested = [row for row in _helpful(f) if row.reach is not None and _is_grown(said)]
+    costs = [-row.change + max(_left(row), 0.0) for row in tested]
+    # In its first steps a healthy model gains much as well: it is at chance or unsure, and worse than token frequencies.
+    later = said.loss < said.frequencies or (said.loss > said.entropy and not is_calibrated(said))
+    least = _least_repair(said) if _is_grown(said) else LIMITS.regained if later else math.inf
+    if repair is not None and repair.gain > least:
+        costs += [repair.gain] if repair.better >= 0.8 * repair.pieces else []
+    if not costs:
+        return None
+    title = f"something costs at least {max(costs):.2g} nats, and its cause was not found"
+    harmful = harmful_layers(f)
+    hint = f"; {harmful.title}" if harmful is not None else ""
+    tried = f"; {tested[0].what} it falls by {-tested[0].change:.2g}, which is not the cause" if tested and not hint else ""
+    limit = _least_repair(said)
+    return verdict("unknown_cause", "warn", f"{title}{hint}{tried}", value=max(costs), limit=limit)
+
+
+def _left(row: TrialRow) -> float:
+    """What a few steps of training still gain with the change."""
+    return row.undone.repair.gain if row.undone is not None and row.undone.repair is not None else 0.0
+
+
+def _is_grown(said: OutputReading) -> bool:
+    return said.loss <= LIMITS.grown * said.frequencies
+
+
 def _tried(id: str, severity: str, row: TrialRow, then: str) -> Verdict:
     tested = f"{row.batches} windows, those that it was chosen on"
     if row.reach is not None:
@@ -146,7 +177,7 @@ def _still_wrong(f: ModelEvidence, row: TrialRow) -> str:
     if undone is None or undone.output is None or undone.repair is None:
         return "the model was not examined with it"
     said, gain = undone.output, undone.repair.gain
-    if said.loss > LIMITS.grown * said.frequencies:
+    if not _is_grown(said):
         return f"the loss is still {said.loss:.2f} nats; the frequencies of single tokens give {said.frequencies:.2f}"
     if gain > min(_least_repair(said), LIMITS.left * -row.change):
         return f"{STEPS} steps of training still gain {gain:.2g} nats"
@@ -165,7 +196,7 @@ def _least_repair(said: OutputReading) -> float:
 def quickly_repaired(f: ModelEvidence) -> Verdict | None:
     """A few steps of training regain what a trained model has no more to gain."""
     said, found = f.readings.output, f.readings.repair
-    if said is None or found is None or said.loss > LIMITS.grown * said.frequencies:
+    if said is None or found is None or not _is_grown(said):
         return None
     limit = _least_repair(said)
     if not found.gain > limit or found.better < 0.8 * found.pieces:
@@ -258,6 +289,7 @@ CAUSES = (wrong_gradient,)
 RULES = (
     better_changed,
     helping_change,
+    unknown_cause,
     quickly_repaired,
     harmful_layers,
     gradient_outlier,

@@ -66,6 +66,7 @@ CERTAIN = (
     "repeated_branch",
     "sees_the_future",
     "better_changed",
+    "unknown_cause",
     "wrong_gradient",
 )
 
@@ -83,13 +84,16 @@ def judge(evidence: ModelEvidence) -> tuple[Verdict, ...]:
     young = {verdict.id for verdict in found} & set(UNTRAINED)
     own = evidence.placement.split(",")[0]
     told = [_finished(verdict, young, own) for verdict in found]
-    if all(verdict.severity == "note" for verdict in told if verdict.id not in (*WEAK, *UNTRAINED)):
+    accusing = [verdict.id for verdict in told if verdict.severity != "note" and verdict.id not in UNTRAINED]
+    if set(accusing) - {*SYMPTOMS, *WEAK, "unknown_cause"}:  # something is known that may be the cause
+        told = [verdict for verdict in told if verdict.id != "unknown_cause"]
+    if not set(accusing) - set(WEAK):
         told = [replace(verdict, severity="note") if verdict.id in WEAK else verdict for verdict in told]
     return tuple(_explained(sorted(told, key=_rank)))
 
 
 def _rank(verdict: Verdict) -> tuple[bool, int, int, bool, bool]:
-    kind = 0 if verdict.id in FACTS else 1 if verdict.id == "better_changed" else 2
+    kind = 0 if verdict.id in FACTS else 1 if verdict.id in ("better_changed", "unknown_cause") else 2
     severity = SEVERITIES.index(verdict.severity)
     return verdict.severity == "note", kind, severity, verdict.id in SYMPTOMS, verdict.id in WEAK
 
@@ -117,6 +121,9 @@ WHOLE = (
     "wrong_gradient",
 )
 SYMPTOMS = (
+    "harmful_layers",
+    "worse_than_chance",
+    "worse_than_frequencies",
     "quickly_repaired",
     "miscalibrated",
     "context_unused",
@@ -161,6 +168,8 @@ def headline(verdicts: tuple[Verdict, ...], *, judged: bool) -> str:
     young = next((verdict for verdict in verdicts if verdict.id in UNTRAINED), None)
     wrong = (verdict for verdict in verdicts if verdict.severity != "note" and verdict.id not in UNTRAINED)
     first = next(wrong, None)
+    if first is not None and first.id == "unknown_cause":
+        return f"{first.title[0].upper()}{first.title[1:]}"
     if first is not None:
         where = f"layer {first.layers[0]}" if len(first.layers) == 1 else first.place
         return f"Look at {where}: {first.title}"

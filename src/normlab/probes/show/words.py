@@ -41,6 +41,7 @@ _VERDICTS = {
     "one_stream_head": "the head reads one stream",
     "better_changed": "a mistake that was undone on trial",
     "helping_change": "a change that helps and is not the cause",
+    "unknown_cause": "a loss whose cause was not found",
     "quickly_repaired": "a few steps of training repair it",
     "miscalibrated": "wrong about how much it knows",
     "context_unused": "context that does not help",

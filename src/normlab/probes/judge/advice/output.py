@@ -87,6 +87,13 @@ TEXTS = {
         "do not keep the change; look at the other findings, and compare the weights with the checkpoint they came from",
         normal="no such change lowers the loss",
     ),
+    "unknown_cause": Words(
+        "loss",
+        "a few steps of training, or a change that leaves the model damaged, regain what a trained model has no more to gain: "
+        "weights, settings or text are not those of its training",
+        "try a text of the kind that it was trained on; then compare settings and weights with the last good checkpoint",
+        normal="below 0.03 nats in healthy small models",
+    ),
     "quickly_repaired": Words(
         "weights",
         "confirmed by trying: a trained model gains next to nothing by a few small steps; one that gains much was changed "
