@@ -84,15 +84,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--max-seconds", type=float)
+    parser.add_argument("--only", type=lambda text: set(map(int, text.split(","))), help="numbers of exams: 9,12")
     parser.add_argument("--show", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     watch, left = Stopwatch(chosen.max_seconds), 0
     for number, exam in enumerate((*drawn(), *healthy())):
+        if chosen.only and number not in chosen.only:
+            continue
         path = chosen.folder / f"{number:03}.json"
         if chosen.show and path.exists():
             row = json.loads(path.read_text())
-            print(f"{number:03} {row['name']} | {row['what']} {row['layers'] or ''} {row['loss_change']:+.2f} | {row['line']}")
+            print(
+                f"{number:03} {row['name']} | {row['what']} {row['layers'] or ''} {row['loss_change']:+.2f} | {row['line']}"
+            )
         elif path.exists() or chosen.show:
             continue
         elif watch.over:

@@ -165,7 +165,10 @@ def examined(number: int, backbone: Backbone, rows: int) -> Result:
     trials = random_changes(layout, number)
     said = read_outputs(layout, batches, loss)
     assert said is not None
-    before, (now, note) = rule_before(layout, trials, batches, loss, said), rule_now(layout, trials, batches, loss, said)
+    before, (now, note) = (
+        rule_before(layout, trials, batches, loss, said),
+        rule_now(layout, trials, batches, loss, said),
+    )
     norms = [item for item in layer_norms(layout) if 0 < item[0] < len(layout.layers) - 1]
     index, name, norm = random.Random(number).choice(norms)
     what = f"the gain of {name} in layer {index}"
@@ -183,7 +186,9 @@ def table(results: Sequence[Result]) -> Iterator[str]:
     for item in results:
         yield f"{item.model:22} | before: {item.before or '-'} | now: {item.now or '-'} | note: {item.note or '-'}"
         yield f"{'':22} | planted: {item.planted} | found: {item.found or '-'} | note: {item.found_note or '-'}"
-    right = [item for item in results if item.found and item.found.startswith(f"with {item.planted.split(' times ')[0]}")]
+    right = [
+        item for item in results if item.found and item.found.startswith(f"with {item.planted.split(' times ')[0]}")
+    ]
     yield (
         f"{len(results)} healthy models: accused before {sum(bool(item.before) for item in results)}, now "
         f"{sum(bool(item.now) for item in results)} (notes {sum(bool(item.note) for item in results)}); planted gain "

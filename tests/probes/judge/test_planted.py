@@ -382,7 +382,10 @@ def test_a_weak_finding_warns_only_beside_a_second_one(id):
         "quickly_repaired": "warn",
         id: "warn",
     }
-    weak = replace(CASES["one_direction"](), readings=replace(CASES["one_direction"]().readings, output=CASES["context_unused"]().readings.output))
+    weak = replace(
+        CASES["one_direction"](),
+        readings=replace(CASES["one_direction"]().readings, output=CASES["context_unused"]().readings.output),
+    )
     assert {found.severity for found in rules.judge(weak)} == {"note"}
 
 

@@ -133,7 +133,9 @@ def unknown_cause(f: ModelEvidence) -> Verdict | None:
     title = f"something costs at least {max(costs):.2g} nats, and its cause was not found"
     harmful = harmful_layers(f)
     hint = f"; {harmful.title}" if harmful is not None else ""
-    tried = f"; {tested[0].what} it falls by {-tested[0].change:.2g}, which is not the cause" if tested and not hint else ""
+    tried = (
+        f"; {tested[0].what} it falls by {-tested[0].change:.2g}, which is not the cause" if tested and not hint else ""
+    )
     limit = _least_repair(said)
     return verdict("unknown_cause", "warn", f"{title}{hint}{tried}", value=max(costs), limit=limit)
 
@@ -153,9 +155,7 @@ def _tried(id: str, severity: str, row: TrialRow, then: str) -> Verdict:
         low, high = -row.change - row.reach, -row.change + row.reach
         tested = f"95 % CI {low:.2g} to {high:.2g}, {row.batches} windows that it was not chosen on"
     title = f"{row.what} the loss falls by {-row.change:.2g} nats, from {row.loss:.3g} ({tested}){then}"
-    return verdict(
-        id, severity, title, value=-row.change, limit=LIMITS.trial, layers=row.layers, subject=row.subject
-    )
+    return verdict(id, severity, title, value=-row.change, limit=LIMITS.trial, layers=row.layers, subject=row.subject)
 
 
 def _helpful(f: ModelEvidence) -> list[TrialRow]:

@@ -74,11 +74,7 @@ def is_placed(f: ModelEvidence) -> bool:
 
 def cut_helps(said: OutputReading, *, placed: bool) -> bool:
     """With a few tokens of context alone the loss is lower; not comparable where positions are a table."""
-    return (
-        said.short is not None
-        and not placed
-        and said.short - 2.5 * (said.short_error or 0.0) > LIMITS.short
-    )
+    return said.short is not None and not placed and said.short - 2.5 * (said.short_error or 0.0) > LIMITS.short
 
 
 def late_is_worse(said: OutputReading) -> bool:

@@ -9,8 +9,8 @@ import transformers
 from normlab.probes.inputs.losses import Loss, pick
 from normlab.probes.measure.trials.changes import NotPossible, replaced, swapped
 from normlab.probes.measure.trials.exchanges import channels, exchanged, last_norms, routed, tokens
-from tests.probes.measure.trials.test_run import attempt
 from normlab.probes.trace.locate import locate
+from tests.probes.measure.trials.test_run import attempt
 from tests.probes.zoo import build, inputs
 
 

@@ -6,7 +6,7 @@ import transformers
 
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.measure.gradients import PullRow
-from normlab.probes.measure.trials.run import catalogue, halves, run_trials
+from normlab.probes.measure.trials.run import catalogue, run_trials
 from normlab.probes.measure.trials.single import single_layers
 from normlab.probes.measure.trials.whole import converted, whole_model
 from normlab.probes.trace.locate import locate
