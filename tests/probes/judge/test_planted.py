@@ -343,7 +343,7 @@ def test_what_costs_and_is_not_explained_is_said_with_what_was_tried():
 
 
 def test_a_model_that_looks_young_and_regains_what_no_young_one_does_is_damaged():
-    output = replace(READINGS.output, loss=3.3, entropy=3.6)
+    output = replace(READINGS.output, loss=3.2, entropy=3.4)
     young, damaged = (read(output=output, repair=RepairReading(gain, 2, 2)) for gain in (0.15, 0.6))
     assert {found.severity for found in rules.judge(young)} == {"note"}
     assert rules.headline(rules.judge(damaged), judged=True).startswith("Something costs at least 0.6 nats")

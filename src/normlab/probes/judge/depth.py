@@ -130,14 +130,15 @@ def unknown_cause(f: ModelEvidence) -> Verdict | None:
         costs += [repair.gain] if repair.better >= 0.8 * repair.pieces else []
     if not costs:
         return None
-    title = f"something costs at least {max(costs):.2g} nats, and its cause was not found"
     harmful = harmful_layers(f)
-    hint = f"; {harmful.title}" if harmful is not None else ""
-    tried = (
-        f"; {tested[0].what} it falls by {-tested[0].change:.2g}, which is not the cause" if tested and not hint else ""
-    )
-    limit = _least_repair(said)
-    return verdict("unknown_cause", "warn", f"{title}{hint}{tried}", value=max(costs), limit=limit)
+    if harmful is not None:
+        hint = harmful.title
+    elif tested:
+        hint = f"{tested[0].what} it falls by {-tested[0].change:.2g}, which is not the cause"
+    else:
+        hint = f"{STEPS} steps of training on half of the text regain as much on the other half"
+    title = f"something costs at least {max(costs):.2g} nats, and its cause was not found; {hint}"
+    return verdict("unknown_cause", "warn", title, value=max(costs), limit=_least_repair(said))
 
 
 def _left(row: TrialRow) -> float:

@@ -31,8 +31,8 @@ TEXTS = {
         "branches",
         "the stream grows while branches do not, so each late layer is a small correction. It is a property of the design "
         "and of how it was trained, and no fault",
-        "nothing to repair: no measurement of ours shows yet that another scheme gains by it. To test {others} at your depth: "
-        "normlab compare --schemes {compare}",
+        "nothing to repair: no measurement of ours shows yet that another scheme gains by it. To test {others} at your "
+        "depth: normlab compare --schemes {compare}",
         {"others": ("ln_scaling", "peri_norm", "block_attn_res")},
     ),
     "representation_collapse": Words(
