@@ -320,14 +320,12 @@ def test_a_cause_of_the_whole_model_explains_what_the_loss_does():
     ],
 )
 def test_a_trial_after_which_something_is_still_wrong_accuses_nobody(trial, why):
-    verdicts = rules.judge(read(trials=(trial,)))
-    found = verdicts[-1]
+    (found,) = rules.judge(read(trials=(trial,)))
     assert (found.id, found.severity) == ("helping_change", "note")
     assert why in found.title
     assert "not the cause" in found.title
+    assert rules.headline((found,), judged=True).startswith("Healthy")
     assert found.advice.startswith("do not keep the change")
-    assert not rules.headline(verdicts, judged=True).startswith("Look at")
-    assert [each.id for each in verdicts[:-1]] == ([] if trial.carried is None else ["unknown_cause"])
 
 
 def test_what_costs_and_is_not_explained_is_said_with_what_was_tried():

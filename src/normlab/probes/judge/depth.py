@@ -117,19 +117,17 @@ def helping_change(f: ModelEvidence) -> Verdict | None:
 
 
 def unknown_cause(f: ModelEvidence) -> Verdict | None:
-    """Training or a change regains what a trained model has no more to gain, and no change tried mends the model."""
+    """A few steps of training regain what a trained model has no more to gain, and no change tried mends the model."""
     said, repair = f.readings.output, f.readings.repair
-    if said is None or better_changed(f) is not None:
+    if said is None or repair is None or better_changed(f) is not None:
         return None
-    tested = [row for row in _helpful(f) if row.reach is not None and _is_grown(said)]
-    costs = [-row.change + max(_left(row), 0.0) for row in tested]
     # In its first steps a healthy model gains much as well: it is at chance or unsure, and worse than token frequencies.
     later = said.loss < said.frequencies or (said.loss > said.entropy and not is_calibrated(said))
     least = _least_repair(said) if _is_grown(said) else LIMITS.regained if later else math.inf
-    if repair is not None and repair.gain > least:
-        costs += [repair.gain] if repair.better >= 0.8 * repair.pieces else []
-    if not costs:
+    if not repair.gain > least or repair.better < 0.8 * repair.pieces:
         return None
+    tested = [row for row in _helpful(f) if row.reach is not None]
+    cost = max(repair.gain, *(_left(row) - row.change for row in tested), 0.0)
     harmful = harmful_layers(f)
     if harmful is not None:
         hint = harmful.title
@@ -137,8 +135,8 @@ def unknown_cause(f: ModelEvidence) -> Verdict | None:
         hint = f"{tested[0].what} it falls by {-tested[0].change:.2g}, which is not the cause"
     else:
         hint = f"{STEPS} steps of training on half of the text regain as much on the other half"
-    title = f"something costs at least {max(costs):.2g} nats, and its cause was not found; {hint}"
-    return verdict("unknown_cause", "warn", title, value=max(costs), limit=_least_repair(said))
+    title = f"something costs at least {cost:.2g} nats, and its cause was not found; {hint}"
+    return verdict("unknown_cause", "warn", title, value=cost, limit=least)
 
 
 def _left(row: TrialRow) -> float:

@@ -89,8 +89,8 @@ TEXTS = {
     ),
     "unknown_cause": Words(
         "loss",
-        "a few steps of training, or a change that leaves the model damaged, regain what a trained model has no more to "
-        "gain: its weights, settings or text are not those of its training",
+        "a few steps of training regain what a trained model has no more to gain: its weights, its settings or the text are "
+        "not those of its training",
         "try a text of the kind that it was trained on; then compare settings and weights with the last good checkpoint",
         normal="below 0.03 nats in healthy small models",
     ),
