@@ -2,8 +2,10 @@
 
     python -m tests.probes.clinic.null FOLDER [--max-seconds 300]    a model a file; run again to go on; then the table
 
-The same draws go through the rule of 541c4aa (chosen on the first window, tested by Student's t on windows that include
-it, without a correction) and through today's. In a copy of each model one gain is multiplied by four: that is to be found.
+The text is that of the training with its line breaks taken for blanks (`--text plays`: as it is): a little unlike it, so
+that some changes help a healthy model. The same draws go through the rule of 541c4aa (chosen on the first window, tested
+by Student's t on windows that include it, without a correction) and through today's. In a copy of each model one gain is
+multiplied by four, on the text as it is: that is to be found.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
+from torch import Tensor
 
 from normlab.files import write_json
 from normlab.probes.examination import TRIED
@@ -41,21 +44,31 @@ from normlab.probes.trace.hooks import Layout, slow_path
 from normlab.probes.trace.locate import locate
 from normlab.probes.trace.roles import module_path
 from normlab.stats import standard_error, t_reach
+from normlab.tasks.text import Text
 
-from .backbones import MASK, Backbone, load, run_of, windows
+from .backbones import MASK, WINDOW, Backbone, load, run_of
 from .runner import Stopwatch
 
 CHANGES = 400
 FACTORS = (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4, 2.0, 4.0)
 PLANTED = 4.0
-YOUNG = ("pre", "peri", "res", "moe")
+KINDS = ("pre", "peri", "res", "moe", "encoder")
+STRETCH = 24_000  # bytes: no two models read the same text
 Change = Callable[[], AbstractContextManager[None]]
 
 
 def models() -> list[Backbone]:
-    """Twenty healthy models, sixteen of them young: of these, many changes lower the loss a little."""
-    young = [Backbone(run_of(kind, seed=seed), age) for age in (100, 300) for kind in YOUNG for seed in (0, 1)]
-    return young + [Backbone(run_of(kind, seed=seed)) for kind in ("post", "encoder") for seed in (0, 1)]
+    """Twenty healthy models of four placements and a masked one, half of them trained for 300 of 600 steps."""
+    runs = [run_of(kind, seed=seed) for kind in KINDS for seed in (0, 1)]
+    return [Backbone(run, age) for age in (600, 300) for run in runs]
+
+
+def text_of(number: int, rows: int, *, joined: bool) -> Tensor:
+    """Windows [rows, 128] of a stretch of held-out text of their own; `joined`: with its line breaks taken for blanks."""
+    stream = Text().held_out().stream[number * STRETCH : (number + 1) * STRETCH]
+    if joined:
+        stream = torch.tensor(list(b" ".join(bytes(stream.tolist()).split())))
+    return stream[: rows * WINDOW].reshape(rows, WINDOW).long()
 
 
 def random_changes(layout: Layout, seed: int) -> list[Trial]:
@@ -155,10 +168,9 @@ class Result:
     found_note: str | None
 
 
-def examined(number: int, backbone: Backbone, rows: int) -> Result:
+def examined(number: int, backbone: Backbone, rows: int, *, joined: bool) -> Result:
     model = load(backbone)
-    text = windows(rows, 2000 + number, held_out=True)[:, :-1].contiguous()
-    batches: list[object] = list(text.split(8))
+    batches: list[object] = list(text_of(number, rows, joined=joined).split(8))
     loss = pick("auto", model, batches[0], mask_id=MASK if backbone.kind == "encoder" else None)
     assert loss is not None
     layout = locate(model, lambda: call(model, parts.first_rows(batches[0])))
@@ -169,6 +181,7 @@ def examined(number: int, backbone: Backbone, rows: int) -> Result:
         rule_before(layout, trials, batches, loss, said),
         rule_now(layout, trials, batches, loss, said),
     )
+    batches = list(text_of(number, rows, joined=False).split(8))
     norms = [item for item in layer_norms(layout) if 0 < item[0] < len(layout.layers) - 1]
     index, name, norm = random.Random(number).choice(norms)
     what = f"the gain of {name} in layer {index}"
@@ -178,7 +191,9 @@ def examined(number: int, backbone: Backbone, rows: int) -> Result:
         assert sick is not None
         known = [trial for trial in trials if trial.what != undo.what]
         cause, beside = rule_now(layout, [*known, undo], batches, loss, sick)
-    planted = f"{what} times {PLANTED:g} ({sick.loss - said.loss:+.2f} nats)"
+    well = read_outputs(layout, batches, loss)
+    assert well is not None
+    planted = f"{what} times {PLANTED:g} ({sick.loss - well.loss:+.2f} nats)"
     return Result(backbone.name, before, now, note, planted, cause, beside)
 
 
@@ -200,6 +215,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--max-seconds", type=float)
+    parser.add_argument("--text", choices=("joined", "plays"), default="joined")
     parser.add_argument("--rows", type=int, default=16, help="windows of 128 tokens that are read")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -209,7 +225,7 @@ def main() -> int:
         if not path.exists():
             if watch.over:
                 return 3
-            write_json(path, examined(number, backbone, chosen.rows).__dict__)
+            write_json(path, examined(number, backbone, chosen.rows, joined=chosen.text == "joined").__dict__)
     for line in table([Result(**json.loads(path.read_text())) for path in sorted(chosen.folder.glob("*.json"))]):
         print(line)
     return 0
