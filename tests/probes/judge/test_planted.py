@@ -310,6 +310,7 @@ def test_a_cause_of_the_whole_model_explains_what_the_loss_does():
     ("trial", "why"),
     [
         (tried(gain=0.2), "6 steps of training still gain 0.2 nats"),
+        (replace(tried(gain=0.1), change=-0.7), "6 steps of training still gain 0.1 nats"),
         (replace(tried(gain=0.02), change=-0.05, error=0.001), "6 steps of training still gain 0.02 nats"),
         (tried(sharpness=2**0.5), "logits times 1.41 would still lower the loss"),
         (tried(entropy=0.9), "expects a loss of 0.90 nats and gets 2.00"),
@@ -351,6 +352,12 @@ def test_the_first_trial_that_undoes_a_mistake_is_named_even_if_another_gains_mo
     wrong = replace(tried("with the embedding times 10", (), gain=0.2), change=-0.6)
     (found,) = rules.judge(read(trials=(wrong, tried())))
     assert (found.id, found.layers) == ("better_changed", (ODD,))
+
+
+def test_a_mistake_of_a_nat_may_leave_to_training_what_any_text_in_one_piece_does():
+    assert [found.id for found in rules.judge(read(trials=(replace(tried(gain=0.1), change=-1.0),)))] == [
+        "better_changed"
+    ]
 
 
 def test_a_gain_within_its_corrected_error_is_nothing():

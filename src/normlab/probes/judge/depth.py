@@ -178,7 +178,7 @@ def _still_wrong(f: ModelEvidence, row: TrialRow) -> str:
     said, gain = undone.output, undone.repair.gain
     if not _is_grown(said):
         return f"the loss is still {said.loss:.2f} nats; the frequencies of single tokens give {said.frequencies:.2f}"
-    if gain > min(_least_repair(said), LIMITS.left * -row.change):
+    if gain > min(-LIMITS.left * row.change, max(_least_repair(said), -LIMITS.left_large * row.change)):
         return f"{STEPS} steps of training still gain {gain:.2g} nats"
     if not is_calibrated(said):
         return f"the model then expects a loss of {said.entropy:.2f} nats and gets {said.loss:.2f}"
