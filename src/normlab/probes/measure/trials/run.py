@@ -48,6 +48,7 @@ class TrialRow(Sparse):
     change: Real
     error: Real
     batches: int
+    falls: int | None = None  # windows whose loss falls
     carried: int | None = None  # trials that were tested on these windows; None: chosen and measured on the same ones
     undone: UndoneReading | None = None
 
@@ -148,6 +149,7 @@ def run_trials(
                 change=statistics.fmean(changes),
                 error=standard_error(changes) if len(changes) > 1 else 0.0,
                 batches=len(changes),
+                falls=sum(change < 0 for change in changes),
                 carried=len(carried) if tested else None,
             )
             if examine is not None and row.reach is not None and row.change + row.reach < 0:
