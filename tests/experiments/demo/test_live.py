@@ -23,7 +23,7 @@ def test_one_scale_for_all(tmp_path):
     lines = [line.plain for line in view(runs)]
     assert len(lines) == 6
     assert "step    5/10  held-out loss 3.00" in lines[0]
-    assert lines[3].startswith("pre_norm, warm-up  step")
+    assert lines[3].startswith("pre_norm + warm-up  step")
     assert "layer 1: 1.5, layer 2: 0.2 of what the head reads" in lines[1], "the mean of attention and FFN"
     assert lines[2].split()[1] != "▁▁", "0.5 is not the lowest of all runs"
     assert lines[5].split()[1] == "▁█"

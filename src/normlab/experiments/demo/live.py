@@ -29,7 +29,7 @@ WIDEST = 40  # layers that get a sign each
 
 
 def arm_name(scheme: str, warmup: int) -> str:
-    return f"{scheme}, warm-up" if warmup else scheme
+    return f"{scheme} + warm-up" if warmup else scheme
 
 
 @dataclass

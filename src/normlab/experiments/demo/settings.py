@@ -35,7 +35,7 @@ class DemoSettings:
     atlas: AtlasRequest
     training: CompareRequest
     fault: Fault
-    seconds: tuple[int, int, int] = (20, 90, 15)
+    seconds: tuple[int, int, int] = (20, 60, 15)
 
     @property
     def sentence(self) -> str:
