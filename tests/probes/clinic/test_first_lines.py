@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.probes.clinic.first_lines import drawn, healthy
 
-ROWS = list(csv.DictReader((Path(__file__).parent / "first_lines.csv").open(encoding="utf-8", newline="")))
+ROWS = list(csv.DictReader((Path(__file__).parent / "first_lines.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def test_the_graded_cases_are_those_that_are_drawn():

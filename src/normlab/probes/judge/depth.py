@@ -182,8 +182,6 @@ def _still_wrong(f: ModelEvidence, row: TrialRow) -> str:
         return f"{STEPS} steps of training still gain {gain:.2g} nats"
     if not is_calibrated(said):
         return f"the model then expects a loss of {said.entropy:.2f} nats and gets {said.loss:.2f}"
-    if said.sharpness is not None and said.sharpness != 1:
-        return f"logits times {said.sharpness:.3g} would still lower the loss"
     return "context still hurts" if cut_helps(said, placed=is_placed(f)) or late_is_worse(said) else ""
 
 
