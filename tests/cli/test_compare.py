@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from normlab.cli import run
+from normlab.experiments.runs.folder import load
 
 TINY = ["--depth", "2", "--dim", "16", "--heads", "2", "--batch", "4", "--length", "8", "--data", "tomita(number=4)"]
 
@@ -128,3 +129,31 @@ def test_muon(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["settings"][0]["setting"]["optimizer"] == "muon"
     assert result["cells"][0]["status"] == "finished"
+
+
+def test_the_command_writes_configurations_that_begin_alike(tmp_path, capsys):
+    """Embedding and matrices of the models that its folders hold; by recipes they differ, and a control runs beside them."""
+    given = ["compare", "--schemes", "pre_norm,peri_norm", *TINY, "--dim", "32", "--tokens", "64", "--lrs", "1e-3",
+             "--seeds", "1", "--workers", "1", "--json"]  # fmt: skip
+    assert run([*given, "--out", str(tmp_path / "fair")]) == 0
+    json.loads(capsys.readouterr().out)
+    pre, peri = (sizes(tmp_path / "fair" / f"{name}-l2-lr0.001-s0") for name in ("pre_norm", "peri_norm"))
+    assert len(pre) == 1 + 2 * (4 + 3)
+    assert peri == pytest.approx(pre, rel=0.1)
+    assert run([*given, "--recipe", "authors", "--out", str(tmp_path / "authors")]) == 0
+    result = json.loads(capsys.readouterr().out)
+    names = {row["scheme"] for row in result["settings"][0]["schemes"]}
+    assert names == {"pre_norm", "peri_norm", "pre_norm @ peri_norm's start"}
+    places = ("pre_norm", "peri_norm", "pre_norm-peri_norm")
+    pre, peri, control = (sizes(tmp_path / "authors" / f"{name}-l2-lr0.001-s0") for name in places)
+    assert peri[0] > 40 * pre[0]
+    assert control == pytest.approx(peri, rel=0.1)
+
+
+def sizes(folder):
+    """The rms of the embedding in the stream, and the standard deviation of each matrix."""
+    model = load(folder).build_ours()
+    table = next(iter(model.token_tables()))
+    matrices = [matrix for branch in model.branches for matrix in branch.matrices().values()]
+    rms = float(table.square().mean().sqrt()) * model.config.scale_of_embedding
+    return [rms, *(float(matrix.std()) for matrix in matrices)]

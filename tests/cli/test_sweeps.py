@@ -25,9 +25,9 @@ def test_a_place_is_what_was_typed_and_quiet_where_json_owns_stdout():
 
 def test_a_result_is_written_then_said(tmp_path, capsys):
     result = Comparison([], [answered(row("pre_norm", BASE), row("keel", [2.5, 2.6, 2.7], BASE))], [])
-    page = deliver(result, tmp_path, json=True)
+    deliver(result, tmp_path, json=True)
     said = json.loads(capsys.readouterr().out)
-    assert said.pop("report") == str(page)
+    assert said.pop("report") == str(tmp_path / "report.html")
     assert said == json.loads((tmp_path / "comparison.json").read_text())
     deliver(result, tmp_path, json=False)
     assert "page: " in capsys.readouterr().out

@@ -6,6 +6,7 @@ import pytest
 
 from normlab.errors import InputError
 from normlab.experiments.compare.analyse import analyse
+from normlab.experiments.compare.arms import Arm
 from normlab.experiments.compare.experiment import EXPERIMENT, run_of
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.executors.local import LocalExecutor
@@ -95,7 +96,7 @@ def test_a_new_worker_notices(text, tmp_path):
     edit(text, NEW)
     with LocalExecutor(workers=1) as local:
         sweep = sweep_of(out, local)
-        sweep.run({"more": run_of(request(text), ("pre_norm", 1), lr=1e-3, seed=7, steps=4)}, what="more")
+        sweep.run({"more": run_of(request(text), Arm("pre_norm", 1), lr=1e-3, seed=7, steps=4)}, what="more")
     with pytest.raises(SweepError, match=CHANGED):
         sweep.check()
 

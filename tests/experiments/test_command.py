@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from normlab.cli._request import add_command, asked
+from normlab.cli._request import add_command, explicit
 from normlab.errors import ConfigError
 from normlab.experiments.command import command_line, flags, from_texts, make
 from normlab.experiments.compare.request import CompareRequest
@@ -34,7 +34,11 @@ REQUESTS = [
 def test_the_printed_command_asks_for_the_same(request_):
     app, found = typer.Typer(), []
     kind = type(request_)
-    add_command(app, kind, lambda _, given: found.append(asked(kind, given)), name="go", help="Go.")
+
+    def go(context, given):
+        found.append(make(kind, from_texts(kind, explicit(context, given))))
+
+    add_command(app, kind, go, name="go", help="Go.")
     words = shlex.split(command_line(request_))[2:]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output

@@ -60,7 +60,7 @@ def test_a_model_without_its_layers_is_its_embedding():
     model, batch = made("pre_norm")
     with torch.no_grad(), without(model, range(4)):
         bare = model(batch.tokens)
-    x = model.scheme.final(model.embedding(batch.tokens))
+    x = model.scheme.final(model.embed(batch.tokens, torch.arange(batch.tokens.shape[1])))
     assert torch.equal(bare, model.logits(x))
     assert "write" not in vars(model.scheme)
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from normlab.experiments.compare.arms import Arm
 from normlab.experiments.compare.experiment import run_of
 from normlab.experiments.compare.request import CompareRequest
 from normlab.schemes.names import parse_scheme
@@ -14,7 +15,7 @@ def test_a_placement_and_what_is_put_around_it_have_one_recipe(around, inner):
     pair = (inner, f"{around}(inner={inner})")
     assert recipe_of(parse_scheme(pair[1])) is RECIPES[inner]
     request = CompareRequest(schemes=pair, baseline=inner, depths=(2,), dim=32, tokens=4096)
-    alone, inside = (run_of(request, (name, 2), lr=0.01, seed=0, steps=4) for name in pair)
+    alone, inside = (run_of(request, Arm(name, 2), lr=0.01, seed=0, steps=4) for name in pair)
     for field in ("embedding_scale", "embedding_std", "init_std", "qk_norm"):
         assert getattr(alone.model, field) == getattr(inside.model, field)
     assert alone.train == inside.train

@@ -113,15 +113,17 @@ def _pages_said_last() -> Iterator[None]:
     missing: dict[str, None] = {}
     usual = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **of: Any
+    ) -> None:
         if issubclass(category, PageNotWritten):
             missing[str(message)] = None
         else:
-            usual(message, category, *place)
+            usual(message, category, filename, lineno, *more, **of)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PageNotWritten)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         try:
             yield
         finally:

@@ -60,6 +60,8 @@ class Request(Config):
 
     kind: ClassVar[str]
     grows: ClassVar[tuple[str, ...]] = ()
+    keeps_most: ClassVar[tuple[str, ...]] = ()
+    """Fields in which a folder keeps the largest value that it was ever asked for."""
 
     @classmethod
     def stored(cls, values: Mapping[str, object]) -> Self:

@@ -93,15 +93,15 @@ class Sweep:
                 f"{str(self.folder)!r} holds another sweep, of the kind {there.kind!r}; give another --out"
             )
         was, now = _known(there, type(request)), request.to_dict()
+        now |= {key: was[key] for key in request.keeps_most if key in was and _covers(was[key], now[key])}
         if was.get("start") != now.get("start"):
             raise ConfigError(
                 f"the runs in {str(self.folder)!r} have the start {was.get('start')!r}, and new ones have {now['start']!r}: "
                 "losses of different initialisations are not compared. `normlab report` still reads that folder; give "
                 "another --out for a new comparison"
             )
-        changed = [
-            key for key in was if was[key] != now[key] and not (key in request.grows and _covers(now[key], was[key]))
-        ]
+        may_grow = (*request.grows, *request.keeps_most)
+        changed = [key for key in was if was[key] != now[key] and not (key in may_grow and _covers(now[key], was[key]))]
         if changed:
             words = [f"{key} was {was[key]!r}, now {now[key]!r}" for key in changed]
             raise ConfigError(

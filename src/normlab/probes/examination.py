@@ -29,7 +29,7 @@ from normlab.probes.measure.stream import StreamStatistics
 from normlab.probes.measure.summary import LengthRow, largest, summarise
 from normlab.probes.measure.table import Rows, joined
 from normlab.probes.measure.trials.repair import RepairReading, read_repair
-from normlab.probes.measure.trials.run import TrialRow, run_trials
+from normlab.probes.measure.trials.run import TrialRow, UndoneReading, catalogue, halves, run_trials
 from normlab.probes.measure.twin.compare import read_twin
 from normlab.probes.measure.twin.rows import read_rows_apart, scales_by_batch
 from normlab.probes.measure.weights import (
@@ -59,7 +59,7 @@ TWIN_TOKENS = 256  # of two rows: pages and positions that go wrong late are see
 SKIP_TOKENS, SKIP_TOKENS_LARGE = 512, 384
 SLOPE_TOKENS, SLOPE_TOKENS_LARGE = 128, 64  # seventeen passes over these
 GLANCE = 32  # tokens of a large model on which most trials are given up
-TRIED = 16  # pieces on which a promising trial is measured
+TRIED = 16  # windows for trials: one half to choose on, the other to test on
 
 
 class Examination:
@@ -204,21 +204,30 @@ class Examination:
         )
 
     def _trials(self, layout: Layout, loss: Loss, readings: Readings) -> tuple[TrialRow, ...]:
+        """Chosen on half of the windows, tested on the others; what surely helps is examined while it is in place."""
         if isinstance(layout, SchemeLayout) or readings.output is None:
             return ()
         self.say("undoing accidents on trial")
-        portions = self._portions(loss)
         if self.small:
-            pieces = self._pieces(loss, TRIED)[:TRIED]
+            windows = parts.windows(self.batches, loss, count=TRIED, tokens=2 * self.options.gradient_tokens)
+            chosen, tested = halves(windows)
             every = range(len(layout.layers))
-            return run_trials(layout, portions[0], pieces, loss, suspects=every, pulls=readings.pulls)
+            pulls = gradients.measure(layout, chosen, loss).pulls if readings.pulls else ()
+
+            def examine() -> UndoneReading:
+                return UndoneReading(read_outputs(layout, self.batches, loss), self._repair(layout, loss))
+
+            trials = catalogue(layout, chosen, loss, suspects=every, pulls=pulls)
+            return run_trials(layout, trials, chosen, tested, loss, examine=examine)
         # Each pass costs: single layers are tried where gradients point at them, if they do at all.
         alike = readings.noise is not None and readings.noise.high < LIMITS.suspicious
         layers = suspects(readings.pulls, len(layout.layers)) if alike else ()
-        few = parts.shortened(portions[0], GLANCE)
+        first, *others = self._portions(loss)
+        few = parts.shortened(first, GLANCE)
         # Of a few tokens too few are hidden to say anything.
-        glance = None if loss.name == "masked" or few is portions[0] else few
-        return run_trials(layout, portions[0], portions, loss, suspects=layers, pulls=readings.pulls, glance=glance)
+        glance = None if loss.name == "masked" or few is first else few
+        trials = catalogue(layout, [first], loss, suspects=layers, pulls=readings.pulls)
+        return run_trials(layout, trials, [first], others, loss, glance=glance)
 
     def _repair(self, layout: Layout, loss: Loss) -> RepairReading | None:
         if not self.small or loss.targets is None or isinstance(layout, SchemeLayout):

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 UNKNOWN = "not known"
+FAIR = "fair"
+"""What stands for a recipe's name where none is known: all is as everywhere."""
+Branches = Literal["plain", "gpt2", "xavier"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Recipe:
     width       of the shipped model. The embedding keeps the size that it has there, whatever the width: with a
                 factor sqrt(d) the same standard deviation would make it small in small models
     init_std    of matrices and embedding
+    branches    how the branches' matrices are drawn: plain (init_std), GPT-2's (the same, the output projections divided
+                by sqrt(2L)) or Xavier's
     """
 
     source: str = UNKNOWN
@@ -27,6 +32,7 @@ class Recipe:
     embedding: Literal["one", "sqrt_width"] | None = None
     width: int | None = None
     init_std: float | None = None
+    branches: Branches | None = None
     qk_norm: Literal["none", "head", "full"] | None = None
     weight_decay: float | None = None
     decay_embeddings: bool | None = None
@@ -44,6 +50,18 @@ class Recipe:
         if qk_norm and self.qk_norm in ("head", "full"):
             found["qk_norm"] = self.qk_norm
         return found
+
+    def start_settings(self, dim: int, *, qk_norm: bool, of_another: bool) -> dict[str, float | str]:
+        """Fields of a `TransformerConfig` that begins so, and as all others where this does not know.
+
+        `of_another`: the model's scheme is not the one whose recipe this is, and its own authors' matrices do not count.
+        """
+        found = self.model_settings(dim, qk_norm=qk_norm)
+        if self.branches is None:
+            return found
+        if self.init_std is None:
+            found |= {"embedding_scale": dim**0.5, "embedding_std": dim**-0.5}
+        return {**found, "start": self.branches if of_another else "authors"}
 
     def train_settings(self) -> dict[str, float | bool]:
         """Fields of a `TrainConfig`."""
@@ -76,6 +94,7 @@ RECIPES: dict[str, Recipe] = {
         source="Vaswani et al. 2017, sections 3.4 and 5.3; transformers: marian",
         shipped="marian",
         embedding="sqrt_width",
+        branches="xavier",
         qk_norm="none",
         optimizer="Adam, betas 0.9 and 0.98, 4000 steps of warm-up, then 1/sqrt(step)",
     ),
@@ -85,6 +104,7 @@ RECIPES: dict[str, Recipe] = {
         embedding="one",
         width=768,
         init_std=0.02,
+        branches="gpt2",
         qk_norm="none",
     ),
     "peri_norm": Recipe(
@@ -93,6 +113,7 @@ RECIPES: dict[str, Recipe] = {
         embedding="sqrt_width",
         width=2304,
         init_std=0.02,
+        branches="plain",
         qk_norm="none",
     ),
     "res_norm": Recipe(
@@ -101,6 +122,7 @@ RECIPES: dict[str, Recipe] = {
         embedding="one",
         width=4096,
         init_std=0.02,
+        branches="plain",
         qk_norm="full",
         weight_decay=0.1,
         decay_embeddings=False,
@@ -112,16 +134,22 @@ RECIPES: dict[str, Recipe] = {
         optimizer="Adam without weight decay and without warm-up",
     ),
     "residual_scaling": Recipe(
-        source="transformers: zaya (its q-k norm belongs to an attention of its own)", shipped="zaya", init_std=0.02
+        source="transformers: zaya (its q-k norm belongs to an attention of its own)",
+        shipped="zaya",
+        init_std=0.02,
+        branches="plain",
     ),
-    "gated_residual": Recipe(source="transformers: qwen4_exp", shipped="qwen4_exp", init_std=0.02, qk_norm="head"),
-    "independent_hc": Recipe(source="transformers: hy_v4", shipped="hy_v4", init_std=0.006),
+    "gated_residual": Recipe(
+        source="transformers: qwen4_exp", shipped="qwen4_exp", init_std=0.02, branches="plain", qk_norm="head"
+    ),
+    "independent_hc": Recipe(source="transformers: hy_v4", shipped="hy_v4", init_std=0.006, branches="plain"),
     "laurel": Recipe(
         source="Gemma 3n as shipped in transformers: gemma3n",
         shipped="gemma3n",
         embedding="sqrt_width",
         width=2048,
         init_std=0.02,
+        branches="plain",
         qk_norm="head",
     ),
     "lambda_skip": Recipe(
@@ -129,6 +157,15 @@ RECIPES: dict[str, Recipe] = {
         shipped="nanochat",
         qk_norm="head",
         optimizer="Muon for the matrices of branches, AdamW for the rest",
+    ),
+}
+
+
+# Whose branches begin as another's do, by their papers or code: Xavier, or GPT-2's (`normlab schemes show NAME`).
+_ALIKE = {
+    **dict.fromkeys(("admin", "b2t", "deep_norm", "no_norm", "resi_dual", "rezero", "sub_norm"), "post_norm"),
+    **dict.fromkeys(
+        ("delta_attn_res", "dense_former", "gpas", "hybrid_norm", "hyper_connections", "mhc", "mudd"), "pre_norm"
     ),
 }
 
@@ -149,3 +186,14 @@ def recipe_of(scheme: HasName) -> Recipe:
     if scheme.name not in RECIPES and isinstance(inner, str):
         return recipe(inner)
     return recipe(scheme.name)
+
+
+def recipe_name(scheme: HasName) -> str:
+    """Of the scheme whose recipe this one takes; `fair` where nothing is known of how its authors run it.
+
+    More is known here than in `recipe_of`, by which older sweeps ran: the matrices were the authors' anyway.
+    """
+    inner = getattr(scheme, "inner", None)
+    name = inner if scheme.name not in RECIPES and isinstance(inner, str) else scheme.name
+    name = _ALIKE.get(name, name)
+    return name if name in RECIPES else FAIR

@@ -27,4 +27,4 @@ def output_factor(branches: int) -> float:
 
     Chosen by the worst regret over four schemes and two widths (`tools/start_candidates.py`).
     """
-    return branches**-0.5
+    return float(branches**-0.5)

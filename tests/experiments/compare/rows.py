@@ -24,7 +24,8 @@ def row(name, losses, base=None, **changes):
     values = {
         "scheme": name, "mean": sum(known) / len(known) if known else None, "losses": dict(enumerate(losses)), "lr": 1e-3,
         "diverged": len(losses) - len(known), "learned": True, "parameters_ratio": 1.0, "averaged": Averaged(None, None),
-        "per_seed": {}, "curve": {},
+        "curve": {}, "is_control": False, "rates": [RateRow(lr, 2.0, 1, 0) for lr in (5e-4, 1e-3, 2e-3)],
+        "parameters": 10_000,
         "without_tuning_seed": differences[1] if len(differences) > 1 else None,
         "difference": paired([d for d in differences if d is not None]) if known else Paired(0, None),
     }  # fmt: skip
@@ -43,9 +44,9 @@ def answered(*rows, baseline="pre_norm", **shape):
     """A setting with these rows, and what it says."""
     common = {
         "parameters": 2_000_000, "flops_per_token": 3e6, "reached_baseline": (1, 3), "law": [],
-        "layers": dict.fromkeys(MARKS, NONE), "rates": [RateRow(1e-3, 2.0, 1, 0)],
+        "layers": dict.fromkeys(MARKS, NONE),
         "decay_gap": DecayGap(Paired(0, None), {}),
     }  # fmt: skip
     rows = [replace(found, **common) for found in rows]
     said = {found.scheme: f"{found.scheme} was measured." for found in rows}
-    return SettingResult(replace(setting(), **shape), baseline, rows, said, [], ["The answer."])
+    return SettingResult(replace(setting(), **shape), baseline, rows, said, ["The answer."])

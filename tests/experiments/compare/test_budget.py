@@ -5,12 +5,19 @@ import pytest
 from normlab.errors import ConfigError
 from normlab.experiments.compare import budget as module
 from normlab.experiments.compare import experiment
-from normlab.experiments.compare.budget import settle_steps
+from normlab.experiments.compare.arms import Arm
+from normlab.experiments.compare.budget import ENOUGH, settle_size
+from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.runs.config import RunConfig
 from normlab.experiments.shapes import seconds
 from normlab.experiments.sweep import read_sweep
 from tests.experiments.compare.requests import request
 from tests.experiments.tiny import Here, sweep_of
+
+
+def settle_steps(asked, known, *, workers, parameters=1):
+    """So few parameters that every length is enough: seeds stay."""
+    return settle_size(asked, known, lambda: parameters, workers=workers)["steps"]
 
 
 def times(found=None):
@@ -27,7 +34,7 @@ def test_budgets():
         request(budget="1m")
 
 
-STEP = {("pre_norm", 2): 0.25, ("block_attn_res", 2): 0.5}  # seconds
+STEP = {Arm("pre_norm", 2): 0.25, Arm("block_attn_res", 2): 0.5}  # seconds
 
 
 def plain(monkeypatch):
@@ -95,7 +102,7 @@ def test_steps_are_timed_on_the_device_of_the_sweep(monkeypatch, tmp_path):
     asked = request(tokens=None, budget="100s", lrs=(1e-3,), seeds=1)
     experiment.EXPERIMENT.carry_out(asked, sweep_of(tmp_path, Elsewhere()))
     assert {"meta", 3} <= set(seen)
-    assert read_sweep(tmp_path).settled == {"steps": 10}
+    assert read_sweep(tmp_path).settled == {"steps": 10, "seeds": 1}
 
 
 def test_a_machine_twice_as_slow_gets_fewer_steps():
@@ -107,9 +114,65 @@ def test_a_machine_twice_as_slow_gets_fewer_steps():
 def test_steps_are_really_timed():
     """On the clock of this machine, whatever else runs on it: positive, and the deeper one is not free."""
     asked = request(depths=(1, 6), schemes=("pre_norm",))
-    runs = {
-        (s, d): experiment.run_of(asked, (s, d), lr=1e-3, seed=0, steps=10) for s in asked.schemes for d in asked.depths
-    }
+    runs = {arm: experiment.run_of(asked, arm, lr=1e-3, seed=0, steps=10) for arm in asked.arms()}
     found = module.time_steps(runs)
     assert set(found) == set(runs)
     assert all(value > 0 for value in found.values())
+
+
+# -- seeds ---------------------------------------------------------------------------------------------------------------
+def unasked(**changes):
+    """A request that says nothing about seeds."""
+    values = {
+        key: value for key, value in request().to_dict().items() if key not in ("seeds", "fewest_seeds", "tokens")
+    }
+    return CompareRequest.from_dict({**values, "lrs": [1e-3], **changes})
+
+
+def test_seeds_fall_until_runs_are_long_enough_and_no_further_than_two(monkeypatch):
+    """A seed of both schemes takes 0.75 s a step: 5 seeds of 60 steps fit into 225 s, 2 of 150."""
+    plain(monkeypatch)
+    assert unasked(budget="225s").seeds == 5
+
+    def size(tokens_a_parameter):
+        """For a baseline so large that 5 seeds leave it that many."""
+        parameters = 60 * 32 / tokens_a_parameter
+        return settle_size(unasked(budget="225s"), times(), lambda: parameters, workers=1)
+
+    assert size(ENOUGH) == {"steps": 60, "seeds": 5}
+    assert size(0.9 * ENOUGH) == {"steps": 75, "seeds": 4}
+    assert size(0.7 * ENOUGH) == {"steps": 100, "seeds": 3}
+    assert size(0.5 * ENOUGH) == {"steps": 150, "seeds": 2}
+    assert size(0.01 * ENOUGH) == {"steps": 150, "seeds": 2}  # never one
+
+
+def test_seeds_that_are_asked_for_are_all_run(monkeypatch):
+    plain(monkeypatch)
+    asked = unasked(budget="225s", seeds=5)
+    assert settle_size(asked, times(), lambda: 10**9, workers=1) == {"steps": 60, "seeds": 5}
+    assert settle_size(unasked(tokens=3200), times(), lambda: 10**9, workers=1) == {"steps": 100}  # no time: no reason
+
+
+def test_what_was_decided_stays_until_more_is_asked_for():
+    decided = {"steps": 150, "seeds": 2}
+    assert unasked(budget="225s").settled(decided).seeds == 2
+    assert unasked(budget="225s", seeds=5).settled(decided).seeds == 5
+    assert unasked(budget="225s").settled({"steps": 150}).seeds == 5  # tokens were asked for, or an older folder
+    assert unasked(tokens=320, seeds=3).settled({}).seeds == 3
+
+
+def test_controls_count_as_runs(monkeypatch):
+    """Within the budget: a comparison by recipes has fewer steps, since its controls take time too."""
+    plain(monkeypatch)
+    values = {"schemes": ("pre_norm", "peri_norm", "post_norm", "b2t", "keel"), "tokens": None, "budget": "2m"}
+    fair, authors = request(**values), request(**values, recipe="authors")
+    assert (len(fair.arms()), len(authors.arms())) == (5, 8)  # of peri_norm, of post_norm and b2t, and the fair one
+    assert authors.most_runs() / fair.most_runs() == 8 / 5
+
+    def steps(asked):
+        known = dict.fromkeys(asked.arms(), 0.25)
+        found = settle_size(asked, lambda: known, lambda: 1, workers=1)["steps"]
+        assert module.total_seconds(asked, known, found, workers=1) <= 120
+        return found
+
+    assert steps(authors) < steps(fair)

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 from normlab.experiments.compare.result import Comparison
 from normlab.experiments.compare.terminal import FEW, show
 from tests.experiments.compare.rows import BASE, answered, row
@@ -7,13 +5,13 @@ from tests.experiments.compare.rows import BASE, answered, row
 
 def shown(capsys, count, notes=()):
     rows = [row("pre_norm", BASE), *(row(f"other{i}", BASE, BASE) for i in range(count - 1))]
-    show(Comparison(list(notes), [answered(*rows)], []), Path("a/[b]/report.html"))
+    show(Comparison(list(notes), [answered(*rows)], []))
     return capsys.readouterr().out
 
 
-def test_the_answer_a_table_and_where_the_report_is(capsys):
+def test_notes_then_the_answer_then_a_table(capsys):
     said = shown(capsys, 2, notes=["[1] is not finished"])
-    assert said.index("[1] is not finished") < said.index("The answer.") < said.index("page: a/[b]/report.html")
+    assert said.index("[1] is not finished") < said.index("The answer.") < said.index("┏")
     assert "params (M)" not in said  # the page has it
 
 

@@ -59,7 +59,7 @@ def _request(schemes: tuple[str, ...], *, depth: int, steps: int, recipe: str, d
     )
     return CompareRequest(
         schemes=schemes, depths=(depth,), dim=dim, heads=4, batch=BATCH, length=LENGTH, tokens=BATCH * LENGTH * steps,
-        seeds=1, lrs=(3e-3,), extend=0, recipe=recipe, measure=measure,
+        seeds=1, lrs=(3e-3,), extend=0, recipe=recipe, measure=measure, start="old",
     )  # fmt: skip
 
 

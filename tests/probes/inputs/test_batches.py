@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from normlab.probes.inputs.batches import candidate_runs, first_rows, shortened, skip_batches, some, texts
+from normlab.probes.inputs.batches import (
+    DRAWS,
+    candidate_runs,
+    first_rows,
+    shortened,
+    skip_batches,
+    some,
+    texts,
+    windows,
+)
 from normlab.probes.inputs.losses import HiddenAnew, Loss
 from normlab.probes.inputs.request import DiagnoseOptions
 from tests.probes.zoo import Encoder, build
@@ -68,3 +77,15 @@ def test_runs_begin_where_the_stream_turns_least():
     angular = [[9.0, 0.5, 9, 9], [9.0, 0.1, 9], [9.0, 0.3], [9.0]]
     assert candidate_runs(angular, tries=2) == [(1, 2), (2, 2)]
     assert candidate_runs([[0.1, 0.2], [0.1]]) == []  # half of two layers is one, and one is no run
+
+
+def test_windows_share_no_text_and_have_one_length():
+    found = windows([IDS[:4], IDS[4:]], CAUSAL, count=5, tokens=1000)
+    assert [tuple(window.shape) for window in found] == [(1, 200)] * 5
+    assert len(torch.cat(found).flatten().unique()) == 1000
+    first, *_ = windows([IDS], MASKED, count=4, tokens=100)
+    assert tuple(first.shape) == (DRAWS, 128)
+    padded = {"input_ids": IDS, "attention_mask": (IDS % 256 < 250).long()}
+    assert [int(window["attention_mask"].sum()) for window in windows([padded], CAUSAL, count=6, tokens=100)] == [
+        250
+    ] * 6

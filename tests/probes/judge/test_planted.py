@@ -18,7 +18,7 @@ from normlab.probes.measure.skips import SkipReport
 from normlab.probes.measure.summary import summarise
 from normlab.probes.measure.table import HeadRow, LayerRow, MaskRow
 from normlab.probes.measure.trials.repair import RepairReading
-from normlab.probes.measure.trials.run import TrialRow
+from normlab.probes.measure.trials.run import TrialRow, UndoneReading
 from normlab.probes.measure.twin.compare import Coarse, Deviation, TwinReading
 from normlab.probes.measure.weights import EmbeddingReading, ExpertTwin, GainRow, MatrixRow, MatrixTwin, Twin
 from normlab.probes.measure.weights.experts import ExpertRow
@@ -113,6 +113,12 @@ def drawn():
     return read(gains=gains, matrices=tuple(replace(each, edge=1.0) for each in READINGS.matrices))
 
 
+def tried(what="with query and key of layer 4 exchanged", layers=(ODD,), *, gain=0.005, **changes):
+    """A trial that helps; `gain`: what a few steps of training gain while the change is in place."""
+    undone = UndoneReading(replace(READINGS.output, **changes), RepairReading(gain, 2, 2))
+    return TrialRow(what, "causal", layers, 2.4, -0.4, 0.01, 8, carried=4, undone=undone)
+
+
 ONE_STREAM = {"homogenisation": None, "effective_sources": None}
 
 
@@ -139,6 +145,7 @@ CASES = {
             DerivativeRow(5, 0.01, 0.01, 0.001),
         )
     ),
+    "unknown_cause": lambda: read(repair=RepairReading(0.125, 2, 2)),
     "quickly_repaired": lambda: read(repair=RepairReading(0.125, 2, 2)),
     "copied_scales": lambda: read(scales=(MatrixTwin("q.weight", 2, ODD, 0.0123),)),
     "copied_matrices": lambda: read(twins=(MatrixTwin("q.weight", 2, ODD, 0.9993),)),
@@ -208,9 +215,8 @@ CASES = {
     "wrong_mask": lambda: read(masks=one(READINGS.masks, back=3)),
     "twin_heads": lambda: read(heads=first(READINGS.heads, twin_cosine=0.9991)),
     "not_deterministic": lambda: read(output=replace(READINGS.output, repeat=0.03)),
-    "better_changed": lambda: read(
-        trials=(TrialRow("with query and key of layer 4 exchanged", "causal", (ODD,), 2.0, -0.4, 0.01, 4),)
-    ),
+    "better_changed": lambda: read(trials=(tried(),)),
+    "helping_change": lambda: read(trials=(tried(gain=0.2),)),
     "gradient_outlier": lambda: read(pulls=one(READINGS.pulls, size=6.0)),
     "coherent_gradients": lambda: read(noise=NoiseReading(80.0, 120.0, 8)),
     "not_trained": lambda: replace(drawn(), readings=replace(drawn().readings, output=None)),
@@ -293,12 +299,98 @@ def test_a_symptom_names_its_cause():
 
 
 def test_a_cause_of_the_whole_model_explains_what_the_loss_does():
-    trial = TrialRow("with gate and up exchanged in every layer", "weights", (), 2.0, -0.4, 0.01, 4)
-    sick = read(trials=(trial,), output=replace(READINGS.output, entropy=0.3))
+    sick = read(trials=(tried(layers=()),), output=replace(READINGS.output, entropy=0.3))
     found = rules.judge(sick)
     assert [verdict.id for verdict in found] == ["better_changed", "miscalibrated"]
     assert found[1].title.endswith("(may follow from better changed)")
     assert "may follow" not in found[0].title
+
+
+@pytest.mark.parametrize(
+    ("trial", "why"),
+    [
+        (tried(gain=0.2), "6 steps of training still gain 0.2 nats"),
+        (replace(tried(gain=0.1), change=-0.7), "6 steps of training still gain 0.1 nats"),
+        (replace(tried(gain=0.02), change=-0.05, error=0.001), "6 steps of training still gain 0.02 nats"),
+        (tried(entropy=0.9), "expects a loss of 0.90 nats and gets 2.00"),
+        (tried(early=1.5), "context still hurts"),
+        (tried(loss=3.0, entropy=3.0), "the loss is still 3.00 nats"),
+        (replace(tried(), undone=None), "not examined"),
+        (replace(tried(), carried=None), "too few windows"),
+    ],
+)
+def test_a_trial_after_which_something_is_still_wrong_accuses_nobody(trial, why):
+    (found,) = rules.judge(read(trials=(trial,)))
+    assert (found.id, found.severity) == ("helping_change", "note")
+    assert why in found.title
+    assert "not the cause" in found.title
+    assert rules.headline((found,), judged=True).startswith("Healthy")
+    assert found.advice.startswith("do not keep the change")
+
+
+def test_what_costs_and_is_not_explained_is_said_with_what_was_tried():
+    both = read(trials=(tried(gain=0.2),), repair=RepairReading(0.3, 2, 2))
+    assert rules.headline(rules.judge(both), judged=True) == (
+        "Something costs at least 0.6 nats, and its cause was not found; with query and key of layer 4 exchanged it falls "
+        "by 0.4, which is not the cause"
+    )
+    harmed = replace(both, causal=causal(*[0.3] * ODD, -2.5, *[0.3] * (DEPTH - ODD - 1)))
+    assert "found; without layer 4 the loss falls by 2.5" in rules.headline(rules.judge(harmed), judged=True)
+    known = replace(both, readings=replace(both.readings, gains=one(READINGS.gains, median=50.0)))
+    assert [found.id for found in rules.judge(known)] == ["gain_outlier", "quickly_repaired", "helping_change"]
+
+
+def test_a_model_that_looks_young_and_regains_what_no_young_one_does_is_damaged():
+    output = replace(READINGS.output, loss=3.2, entropy=3.4)
+    young, damaged = (read(output=output, repair=RepairReading(gain, 2, 2)) for gain in (0.15, 0.6))
+    assert {found.severity for found in rules.judge(young)} == {"note"}
+    assert rules.headline(rules.judge(damaged), judged=True).startswith("Something costs at least 0.6 nats")
+
+
+def test_the_first_trial_that_undoes_a_mistake_is_named_even_if_another_gains_more():
+    wrong = replace(tried("with the embedding times 10", (), gain=0.2), change=-0.6)
+    (found,) = rules.judge(read(trials=(wrong, tried())))
+    assert (found.id, found.layers) == ("better_changed", (ODD,))
+
+
+def test_a_mistake_of_a_nat_may_leave_to_training_what_any_text_in_one_piece_does():
+    assert [found.id for found in rules.judge(read(trials=(replace(tried(gain=0.1), change=-1.0),)))] == [
+        "better_changed"
+    ]
+
+
+def test_a_gain_within_its_corrected_error_is_nothing():
+    """0.4 nats with a standard error of 0.1 over 8 windows: beyond 2.4 errors, within the 3.5 that four trials ask for."""
+    assert rules.judge(read(trials=(replace(tried(), error=0.1),))) != ()
+    assert rules.judge(read(trials=(replace(tried(), error=0.12),))) == ()
+    assert rules.judge(read(trials=(replace(tried(), error=0.12, carried=1),))) != ()
+
+
+def test_exact_facts_stand_before_trials_and_these_before_statistics():
+    sick = read(
+        trials=(tried(layers=(2,)),),
+        twins=(MatrixTwin("q.weight", 2, ODD, 0.9993),),
+        gains=tuple(replace(each, median=50.0) if each.layer == 6 else each for each in READINGS.gains),
+    )
+    assert [found.id for found in rules.judge(sick)] == ["copied_matrices", "better_changed", "gain_outlier"]
+    assert [found.severity for found in rules.judge(sick)] == ["warn", "bad", "warn"]
+
+
+@pytest.mark.parametrize("id", rules.WEAK)
+def test_a_weak_finding_warns_only_beside_a_second_one(id):
+    alone = CASES[id]()
+    assert [(found.id, found.severity) for found in rules.judge(alone)] == [(id, "note")]
+    both = replace(alone, readings=replace(alone.readings, repair=RepairReading(0.125, 2, 2)))
+    assert {found.id: found.severity for found in rules.judge(both)} == {
+        "unknown_cause": "warn",
+        "quickly_repaired": "warn",
+        id: "warn",
+    }
+    weak = replace(
+        CASES["one_direction"](),
+        readings=replace(CASES["one_direction"]().readings, output=CASES["context_unused"]().readings.output),
+    )
+    assert {found.severity for found in rules.judge(weak)} == {"note"}
 
 
 def test_random_weights_are_accused_of_how_their_streams_begin_alone():

@@ -14,11 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import torch
+
 from normlab.experiments import timing
 from normlab.experiments.compare import page, tables
-from normlab.experiments.compare.analyse import analyse, best_rate
-from normlab.experiments.compare.budget import settle_steps, time_steps
-from normlab.experiments.compare.request import CompareRequest
+from normlab.experiments.compare.analyse import TUNING, analyse, best_rate
+from normlab.experiments.compare.arms import Arm
+from normlab.experiments.compare.budget import ENOUGH, settle_size, time_steps
+from normlab.experiments.compare.request import DEFAULT_BUDGET, CompareRequest
 from normlab.experiments.compare.result import Comparison
 from normlab.experiments.compare.terminal import show
 from normlab.experiments.executors.protocol import Executor
@@ -27,21 +30,18 @@ from normlab.experiments.request import Request
 from normlab.experiments.runs.config import OLD_START, RunConfig
 from normlab.experiments.runs.records import FinishedRun, read_run
 from normlab.experiments.runs.score import HeldOut
-from normlab.experiments.shapes import round_3, run_name
-from normlab.experiments.sweep import Settled, Sweep, read_all, read_request, read_runs, unfinished
-from normlab.model import TransformerConfig
+from normlab.experiments.shapes import round_3
+from normlab.experiments.sweep import Settled, Sweep, read_all, read_request, read_runs, read_sweep, unfinished
+from normlab.model import Transformer, TransformerConfig
 from normlab.report import Page
 from normlab.schemes import SchemeConfig
-from normlab.schemes.names import label, parse_scheme
-from normlab.schemes.recipes import Recipe, recipe_of
+from normlab.schemes.names import parse_scheme
+from normlab.schemes.recipes import Recipe, recipe, recipe_of
 from normlab.schemes.registry import UnknownScheme
 from normlab.surgery.backbone.config import BackboneConfig
 from normlab.surgery.backbone.model import Backbone, check_causal
 from normlab.training import Schedule, TrainConfig
 from normlab.training.loop import AverageConfig
-
-SchemeAtDepth = tuple[str, int]  # scheme, depth
-TUNING = "tuning/"  # where tuning runs lie that are shorter than the others
 
 
 class Compare(Experiment[CompareRequest, Comparison]):
@@ -51,7 +51,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
     file: ClassVar[str] = "comparison.json"
 
     def check(self, request: CompareRequest) -> None:
-        for number, arm in enumerate(_arms(request)):
+        for number, arm in enumerate(request.arms()):
             config = run_of(request, arm, lr=request.lrs[0], seed=0, steps=10)
             if isinstance(config.model, BackboneConfig):
                 config.check()
@@ -60,20 +60,28 @@ class Compare(Experiment[CompareRequest, Comparison]):
                     check_causal(Backbone(config.model))
 
     def settle(self, request: CompareRequest, executor: Executor) -> Settled:
-        def times() -> Mapping[SchemeAtDepth, float]:
-            runs = {arm: run_of(request, arm, lr=1e-4, seed=0, steps=10) for arm in _arms(request)}
-            return time_steps(runs, executor.device)
+        def times() -> Mapping[Arm, float]:
+            return time_steps({arm: untrained(arm) for arm in request.arms()}, executor.device)
 
-        return {"steps": settle_steps(request, times, workers=max(1, executor.at_once))}
+        def untrained(arm: Arm) -> RunConfig:
+            return run_of(request, arm, lr=1e-4, seed=0, steps=10)
+
+        def parameters() -> int:
+            model = untrained(Arm(request.reference, max(request.depths))).model
+            if isinstance(model, BackboneConfig):
+                return Backbone(model).num_parameters()
+            with torch.device("meta"):
+                return Transformer(model).num_parameters()
+
+        return settle_size(request, times, parameters, workers=max(1, executor.at_once))
 
     def plan(self, request: CompareRequest, settled: Settled, waves: int, folder: Path) -> Wave | None:
-        steps = settled["steps"]
+        steps, request = settled["steps"], request.settled(settled)
         if waves <= request.extend:
             short = max(1, round(steps * request.tune_share))
+            place = f"{TUNING}/" if request.tuned_apart else ""
             wanted = {
-                f"{TUNING if request.tuned_apart else ''}{run_name(*arm, lr, seed)}": run_of(
-                    request, arm, lr=lr, seed=seed, steps=short
-                )
+                f"{place}{arm.run(lr, seed)}": run_of(request, arm, lr=lr, seed=seed, steps=short)
                 for arm, rates in _grids(request, folder, waves)
                 for lr in rates
                 for seed in range(request.tune_seeds)
@@ -83,7 +91,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
             return None
         chosen = {arm: best_rate(found)[0] for arm, found in _tuned(request, folder).items()}
         rest = {
-            run_name(*arm, lr, seed): run_of(request, arm, lr=lr, seed=seed, steps=steps)
+            arm.run(lr, seed): run_of(request, arm, lr=lr, seed=seed, steps=steps)
             for seed in range(0 if request.tuned_apart else request.tune_seeds, request.seeds)
             for arm, lr in chosen.items()
         }
@@ -92,24 +100,25 @@ class Compare(Experiment[CompareRequest, Comparison]):
     def finish(self, request: CompareRequest, settled: Settled, sweep: Sweep) -> None:
         steps = settled["steps"]
         timed = [
-            (arm[0], run_of(request, arm, lr=request.lrs[0], seed=0, steps=steps))
+            (arm.label, run_of(request, arm, lr=request.lrs[0], seed=0, steps=steps))
             for arm in sorted(_tuned(request, sweep.folder))
         ]
         timing.measure(sweep.folder, timed, device=sweep.executor.device, quiet=sweep.quiet)
 
     def analyse(self, folders: Sequence[Path], *, baseline: str | None = None) -> Comparison:
-        requests = [read_request(folder, CompareRequest) for folder in folders]
-        notes = [
-            note
-            for folder, request in zip(folders, requests, strict=True)
-            for note in unfinished(folder, least=request.least_runs())
-        ]
+        notes: list[str] = []
+        requests = []
+        for folder in folders:
+            asked, decided = read_request(folder, CompareRequest), read_sweep(folder).settled
+            requests.append(request := asked.settled(decided))
+            notes += unfinished(folder, least=request.least_runs())
+            notes += [_seeds_note(asked, request.seeds)] if request.seeds < asked.seeds else []
         notes += [_tuning_note(request) for request in requests if request.tuned_apart]
         notes += [_backbone_note(request) for request in requests if request.backbone is not None]
-        asked = baseline or (requests[0].baseline if len(requests) == 1 else None)
+        named = baseline or (requests[0].baseline if len(requests) == 1 else None)
         runs = read_all(folders)
         notes += _not_loaded(runs)
-        return analyse(runs, baseline=asked, costs=timing.read_costs(folders), notes=notes)
+        return analyse(runs, baseline=named, costs=timing.read_costs(folders), notes=notes)
 
     def page(self, result: Comparison) -> Page:
         return page.build(result)
@@ -124,16 +133,20 @@ class Compare(Experiment[CompareRequest, Comparison]):
 EXPERIMENT = Compare()
 
 
-def run_of(request: CompareRequest, arm: SchemeAtDepth, *, lr: float, seed: int, steps: int) -> RunConfig:
-    scheme, depth = arm
+def run_of(request: CompareRequest, arm: Arm, *, lr: float, seed: int, steps: int) -> RunConfig:
     # Shares of so few steps round to nothing: one step of warm-up is the least.
     warmup = min(steps, max(1, round(request.warmup * steps))) if request.warmup > 0 else 0
-    config = parse_scheme(scheme)
-    own = recipe_of(config) if request.start == "old" and request.recipe == "authors" else Recipe()
+    scheme = parse_scheme(arm.scheme)
+    own = Recipe()
+    if request.has_controls:
+        own = recipe(arm.recipe)
+    elif request.recipe == "authors":
+        own = recipe_of(scheme)
     return RunConfig(
-        model=_model_of(request, config, depth, own),
+        model=_model_of(request, scheme, arm, own),
         task=request.task,
         recipe=request.recipe,
+        recipe_of=arm.recipe if request.has_controls else None,
         train=TrainConfig(
             optimizer=request.optimizer,
             **own.train_settings(),  # type: ignore[arg-type]
@@ -147,19 +160,21 @@ def run_of(request: CompareRequest, arm: SchemeAtDepth, *, lr: float, seed: int,
             log_every=max(1, steps // 200),
             checkpoint_every=max(20, steps // 5),
         ),
-        score=request.measure or HeldOut.scaled(steps=steps, batch=request.batch, depth=depth),
+        score=request.measure or HeldOut.scaled(steps=steps, batch=request.batch, depth=arm.depth),
     )
 
 
 def _model_of(
-    request: CompareRequest, scheme: SchemeConfig, depth: int, own: Recipe
+    request: CompareRequest, scheme: SchemeConfig, arm: Arm, own: Recipe
 ) -> TransformerConfig | BackboneConfig:
-    size = {"vocab_size": request.task.vocab_size, "dim": request.dim, "depth": depth, "heads": request.heads}
+    size = {"vocab_size": request.task.vocab_size, "dim": request.dim, "depth": arm.depth, "heads": request.heads}
     if request.backbone is not None:
         return BackboneConfig.sized(request.backbone, scheme, **size)
-    taken: dict[str, object] = {**own.model_settings(request.dim, qk_norm=scheme.demands().qk_norm is None)}
+    qk_norm = scheme.demands().qk_norm is None
     if request.start == "old":  # 0.02 where the recipe says nothing
-        taken = {**OLD_START, **taken}
+        taken: dict[str, object] = {**OLD_START, **own.model_settings(request.dim, qk_norm=qk_norm)}
+    else:
+        taken = {**own.start_settings(request.dim, qk_norm=qk_norm, of_another=bool(arm.start_of))}
     tied = request.task.embedding(request.dim) is None
     return TransformerConfig.from_dict({**size, **taken, "scheme": scheme.to_dict(), "tie_embeddings": tied})
 
@@ -167,7 +182,7 @@ def _model_of(
 def _backbone_note(request: CompareRequest) -> str:
     return (
         f"The models are random ones of the architecture {request.backbone}, with its own embedding, norms and "
-        "initialisation; each scheme is swapped in as its authors start it, but for what they change inside branches."
+        "initialisation for all; a scheme's own parameters start as its definition says."
     )
 
 
@@ -182,14 +197,10 @@ def _not_loaded(runs: Sequence[FinishedRun]) -> list[str]:
     ]
 
 
-def _arms(request: CompareRequest) -> list[SchemeAtDepth]:
-    return [(scheme, depth) for depth in request.depths for scheme in request.schemes]
-
-
-def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple[SchemeAtDepth, list[float]]]:
+def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple[Arm, list[float]]]:
     """The rates to run: the grid first, then one more on the side where the best lies at the end of it."""
     if round_ == 0:
-        for arm in _arms(request):
+        for arm in request.arms():
             yield arm, list(request.lrs)
         return
     for arm, runs in _tuned(request, folder).items():
@@ -203,6 +214,13 @@ def _grids(request: CompareRequest, folder: Path, round_: int) -> Iterator[tuple
             yield arm, [round_3(best * rates[0] / rates[1])]
 
 
+def _seeds_note(asked: CompareRequest, seeds: int) -> str:
+    return (
+        f"{seeds} random seeds instead of {asked.seeds}: with more, a budget of {asked.budget or DEFAULT_BUDGET} has no time "
+        f"for {ENOUGH:g} training tokens for each parameter of {asked.reference}. --seeds {asked.seeds} runs them all."
+    )
+
+
 def _tuning_note(request: CompareRequest) -> str:
     return (
         f"Rates were chosen among {', '.join(f'{lr:g}' for lr in request.lrs)}, and beyond where the best was at an end, by "
@@ -210,9 +228,9 @@ def _tuning_note(request: CompareRequest) -> str:
     )
 
 
-def _tuned(request: CompareRequest, folder: Path) -> dict[SchemeAtDepth, list[FinishedRun]]:
+def _tuned(request: CompareRequest, folder: Path) -> dict[Arm, list[FinishedRun]]:
     """The finished tuning runs of each scheme and depth; what failed is missing."""
-    found: dict[SchemeAtDepth, list[FinishedRun]] = {}
+    found: dict[Arm, list[FinishedRun]] = {}
     if request.tuned_apart:
         places = sorted(path.parent for path in (folder / TUNING).glob("*/config.yaml"))
         runs = [run for place in places if (run := read_run(place)) is not None]
@@ -220,5 +238,5 @@ def _tuned(request: CompareRequest, folder: Path) -> dict[SchemeAtDepth, list[Fi
         runs = read_runs(folder)
     for run in runs:
         if run.seed < request.tune_seeds:
-            found.setdefault((label(run.config.model.scheme), run.config.model.depth), []).append(run)
+            found.setdefault(Arm.of(run.config), []).append(run)
     return found

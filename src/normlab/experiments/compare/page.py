@@ -9,20 +9,20 @@ from itertools import pairwise
 
 from normlab.experiments.compare.result import (
     MARKS,
-    ClaimOverSeeds,
     Comparison,
     LayerMeans,
     LossCurve,
     SchemeRow,
     SettingResult,
 )
+from normlab.experiments.compare.sentences import own_starts
 from normlab.experiments.runs.records import Gaps
 from normlab.report import Page
 from normlab.report.colours import THEORY, scheme_colours
 from normlab.report.figures import Trace, figure, heatmaps, intervals, line, small_multiples, ticks
 from normlab.report.figures import theory as predicted
-from normlab.report.terminal import show
 from normlab.results import Plain, as_row, flat, page_of
+from normlab.stats import Paired
 
 BYTES = 2**20
 Line = dict[str, Plain]
@@ -47,7 +47,7 @@ def build(result: Comparison) -> Page:
 
 def summary_rows(setting: SettingResult) -> list[Line]:
     """The one table: quality with its interval, and cost beside it."""
-    base = setting.reference
+    base, controls = setting.reference, any(row.against_control for row in setting.schemes)
     rows: list[Line] = []
     for row in setting.schemes:
         test, is_base = row.difference, row is base
@@ -55,7 +55,9 @@ def summary_rows(setting: SettingResult) -> list[Line]:
         rows.append({
             "scheme": row.scheme, "loss": row.mean, "± 95 %": reach,
             f"vs {setting.baseline}": None if is_base else test.mean,
-            "p (Holm)": None if is_base else test.adjusted if test.adjusted is not None else test.p,
+            "95 % interval": "" if is_base else reach_words(test),
+            **({"p (Holm)": None if is_base else test.adjusted} if setting.is_ordered else {}),
+            **(_beside_control(row, p=setting.is_ordered) if controls else {}),
             "diverged": row.diverged, "best lr": row.lr,
             "step time": None if row.cost is None else round(row.cost.time, 3),
             "saved MB": None if row.activation_bytes is None else round(row.activation_bytes / BYTES, 1),
@@ -71,11 +73,59 @@ def _millions(value: float | None) -> float | None:
     return None if value is None else round(value / 1e6, 2)
 
 
+def reach_words(test: Paired | None) -> str:
+    return "" if test is None or test.low is None or test.high is None else f"{test.low:+.4f} to {test.high:+.4f}"
+
+
+def _beside_control(row: SchemeRow, *, p: bool) -> Line:
+    """Against Pre-Norm with the same start."""
+    test = row.against_control
+    found: Line = {"vs its control": test.mean if test else None, "interval, control": reach_words(test)}
+    return {**found, "p, control": test.adjusted if test else None} if p else found
+
+
+def start_rows(setting: SettingResult) -> list[Line]:
+    """How each model begins."""
+    return [
+        {
+            "scheme": row.scheme, "embedding rms": row.embedding_rms, "q, k": row.query_and_key,
+            "v, up": row.value_and_up, "out, down": row.out_and_down, "q-k norm": row.qk_norm,
+            "weight decay": f"{row.weight_decay:g}{'' if row.decays_embeddings else ', not on embeddings'}",
+            **({"from": row.source} if row.source else {}),
+        }
+        for row in setting.starts
+    ]  # fmt: skip
+
+
+STARTS_CAPTION = (
+    "How each begins, measured before the first step. Matrices: standard deviation times the square root of the inputs, "
+    "median over the layers."
+)
 RECIPES_SAID = {
-    "authors": "Each scheme is trained as its authors run it, where that is known (embedding scale, norm on q and k, "
-    "initialisation, weight decay; `normlab schemes show NAME` says what and whence).",
-    "shared": "All schemes share embedding scale, initialisation and weight decay (`--recipe authors` gives each its own).",
+    (
+        "fair",
+        "fair",
+    ): "All schemes begin alike: the same embedding, and each matrix a multiple of inputs^-1/2. They share "
+    "the weight decay.",
+    (
+        "authors",
+        "fair",
+    ): "Each scheme is trained as its authors run it, where that is known (embedding, initialisation, norm "
+    "on q and k, weight decay); the others begin with the start that all share. A control is pre_norm with the start of "
+    "another scheme's authors: the difference to it is the scheme's own.",
+    (
+        "authors",
+        "old",
+    ): "Each scheme is trained as its authors run it, where that is known (embedding scale, norm on q and "
+    "k, weight decay), and each matrix begins as the scheme's authors draw it, or with standard deviation 0.02 at any width. "
+    "So schemes differ in their start, and no control shows what that alone does.",
+    (
+        "shared",
+        "old",
+    ): "All schemes share embedding scale and weight decay, but not the initialisation: each matrix begins "
+    "as the scheme's authors draw it (Xavier, GPT-2's), or with standard deviation 0.02 at any width.",
 }
+BACKBONE_SAID = "All models begin as the architecture does; a scheme's own parameters begin as its definition says."
 
 
 def more_rows(setting: SettingResult) -> list[Line]:
@@ -116,17 +166,20 @@ def _setting(page: Page, setting: SettingResult, name: str) -> None:
     page.heading(f"The answer{tag}")
     for sentence in setting.answer:
         page.text(sentence, style="lead")
+    if setting.own_starts:
+        page.text(own_starts(setting.own_starts))
+    if setting.starts and shape.recipe == "authors":
+        page.table(start_rows(setting), name=f"starts{slug}", caption=STARTS_CAPTION)
     _forest(page, setting)
     _training(page, setting, tag)
     alive = [row for row in rows if any(row.layers[mark].magnitude for mark in MARKS)]
     _layers(page, alive, shape.depth, tag)
-    _claims(page, setting, tag, slug)
     _numbers(page, setting, tag, slug)
     _downloads(page, alive, slug)
 
 
 def _forest(page: Page, setting: SettingResult) -> None:
-    """The answer as a picture: the difference to the baseline with its interval, the best at the top."""
+    """The answer as a picture: the difference to the baseline with its interval, in the order of the table."""
     base, rows = setting.baseline, setting.schemes
     found = {row.scheme: (row.difference.mean, row.difference.low, row.difference.high)
              for row in rows if row.scheme != base and row.difference.mean is not None}  # fmt: skip
@@ -137,7 +190,7 @@ def _forest(page: Page, setting: SettingResult) -> None:
         page.figure(
             drawn,
             height=height + 20,
-            caption=f"Held-out loss minus {base}'s at each scheme's best rate: left is better. {said}",
+            caption=f"Held-out loss minus {base}'s at each scheme's best rate: lower is left. {said}",
         )
     gone = [row.scheme for row in rows if row.mean is None]
     if gone:
@@ -148,9 +201,12 @@ def _forest(page: Page, setting: SettingResult) -> None:
         "" if known is None else f" No model that ignores the context gets below {known:.3f} on these held-out data."
     )
     epochs = "" if shape.epochs is None else f" ({shape.epochs:.2g} epochs)"
+    begun = RECIPES_SAID.get((shape.recipe, shape.start), BACKBONE_SAID)
+    if shape.architecture is not None:
+        begun = BACKBONE_SAID
     page.details(
         "How to read this, and how it was measured",
-        f"{RECIPES_SAID[shape.recipe]} {shape.steps} steps of {shape.batch} x {shape.length} tokens from "
+        f"{begun} {shape.steps} steps of {shape.batch} x {shape.length} tokens from "
         f"{shape.data}{epochs}; {shape.optimizer}, {shape.schedule} schedule, {shape.warmup} steps of warm-up.{floor}",
         "Differences are paired by seed (same data, same order). Unless said otherwise above, rates are chosen on seed 0, "
         "which is one of the seeds; the second table has the difference without it.",
@@ -176,18 +232,8 @@ def _numbers(page: Page, setting: SettingResult, tag: str, slug: str) -> None:
         "training step, over the baseline's.",
     )
     page.table(more_rows(setting), name=f"more{slug}", caption="Tuning, and more of the cost.")
-
-
-def _claims(page: Page, setting: SettingResult, tag: str, slug: str) -> None:
-    if not setting.claims:
-        return
-    page.heading(f"Claims of the field, as measured{tag}")
-    page.table(
-        [claim_row(claim) for claim in setting.claims],
-        name=f"claims{slug}",
-        caption="At the end of training. Confirmed or refuted: the 95 % interval over seeds excludes zero, or the limit "
-        "that is named (t-test, p adjusted for the number of claims on this page, Holm). Undecided otherwise.",
-    )
+    if setting.starts and setting.setting.recipe != "authors":
+        page.table(start_rows(setting), name=f"starts{slug}", caption=STARTS_CAPTION)
 
 
 def _training(page: Page, setting: SettingResult, tag: str) -> None:
@@ -206,8 +252,8 @@ def _training(page: Page, setting: SettingResult, tag: str) -> None:
     ]
     named = ticks(sorted({r.lr for row in rows for r in row.rates}))
     drawn = figure(rates, x="learning rate", y="held-out loss (nats)", log_x=True, across=named)
-    page.figure(drawn, caption="Held-out loss against the learning rate (seed 0). A gap: the run diverged. The flatter the "
-                "bottom, the less the rate matters.")  # fmt: skip
+    page.figure(drawn, caption="Held-out loss against the learning rate, of the runs that chose it. A gap: the run "
+                "diverged. The flatter the bottom, the less the rate matters.")  # fmt: skip
     curves = {row.scheme: _curves(row.curve, "this scheme", colours[row.scheme]) for row in rows}
     for name, traces in curves.items():
         if name != base:
@@ -370,13 +416,3 @@ def _downloads(page: Page, rows: Sequence[SchemeRow], slug: str) -> None:
     ]
     if mixing:
         page.csv(mixing, name=f"mixing{slug}", caption="the depth-mixing matrices at the end of training")
-
-
-def claim_row(claim: ClaimOverSeeds) -> Line:
-    reach = "" if claim.low is None else f" ({show(claim.low)} to {show(claim.high)})"
-    reason = f"; {claim.reason}" if claim.reason else ""
-    return {
-        "claim": claim.claim, "verdict": claim.verdict, "seeds": claim.n,
-        "mean (95 %)": "-" if claim.mean is None else f"{show(claim.mean)}{reach}",
-        "the number": f"{claim.number}{reason}",
-    }  # fmt: skip

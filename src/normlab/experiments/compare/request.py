@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
@@ -13,7 +14,11 @@ from normlab.experiments.request import option
 from normlab.experiments.runs.score import HeldOut
 from normlab.experiments.shapes import GridRequest, round_3
 
+if TYPE_CHECKING:
+    from normlab.experiments.compare.arms import Arm
+
 DEFAULT_BUDGET = "10m"
+SEEDS, FEWEST = 5, 2
 
 
 class CompareRequest(GridRequest):
@@ -22,6 +27,7 @@ class CompareRequest(GridRequest):
     what: ClassVar[str] = "comparison"
     kind: ClassVar[str] = "compare"
     grows: ClassVar[tuple[str, ...]] = ("schemes", "depths", "seeds")
+    keeps_most: ClassVar[tuple[str, ...]] = ("fewest_seeds",)
 
     schemes: tuple[str, ...] = option(
         ("post_norm", "pre_norm", "peri_norm", "ln_scaling", "block_attn_res"),
@@ -29,14 +35,21 @@ class CompareRequest(GridRequest):
     )
     budget: str | None = option(None, f"Time of the whole comparison: 90s, 10m, 2h (default: {DEFAULT_BUDGET}).")
     tokens: int | None = option(None, "Training tokens of each run, instead of a time.", ge=1)
-    seeds: int = option(2, "Seeds of each scheme at its best rate.", ge=1)
+    seeds: int = option(
+        SEEDS,
+        f"Random seeds of each scheme at its best rate. By default as many of {SEEDS} as the budget has time for, at "
+        f"least {FEWEST}.",
+        ge=1,
+    )
     lrs: tuple[float, ...] = option((1e-3, 3e-3, 1e-2), "Learning rates to tune over, with commas.")
     tune_seeds: int = option(1, "Seeds that choose the rate.", ge=1)
     tune_share: float = option(
         1.0, "Length of the tuning runs, as a share of the others; below 1 they are runs of their own.", gt=0, le=1
     )
-    recipe: Literal["authors", "shared"] = option(
-        "authors", "authors: each scheme as its authors run it, where that is known; shared: all alike."
+    recipe: Literal["fair", "authors", "shared"] = option(
+        "fair",
+        "fair: one start for all; authors: each scheme as its authors run it, where that is known, and pre_norm with each "
+        "of their starts beside it.",
     )
     optimizer: Literal["adamw", "muon"] = option("adamw", "adamw, or muon (for the matrices of branches).")
     baseline: str | None = option(None, "What the others are compared with (default: pre_norm, or the first).")
@@ -48,6 +61,9 @@ class CompareRequest(GridRequest):
     extend: int = Field(default=1, ge=0, description="how often the grid of rates may grow where its last is the best")
     warmup: float = Field(default=0.1, ge=0, le=1, description="share of the steps")
     decay: float = Field(default=0.3, gt=0, le=1, description="share of the steps")
+    fewest_seeds: int = Field(
+        default=FEWEST, ge=1, description="down to so many a budget may push the seeds; where seeds are given, to them"
+    )
     measure: HeldOut | None = Field(default=None, description="null: sizes that suit the length of the runs")
 
     @field_validator("lrs")
@@ -58,24 +74,33 @@ class CompareRequest(GridRequest):
         return tuple(sorted({round_3(rate) for rate in rates}))
 
     def __init__(self, **values: object) -> None:
-        """A backbone brings its sizes, and its own embedding and initialisation: recipes that set those do not apply.
+        """A backbone brings its sizes. Seeds that are given are all run.
 
         Not a validator: pydantic would then take the lists of a file for Python's own, and refuse them.
         """
-        if isinstance(source := values.get("backbone"), str):
-            values = {"recipe": "shared", **values}
-            if not {"dim", "depths", "heads"} <= set(values):
-                from normlab.surgery.backbone.architecture import sizes
+        if "seeds" in values:
+            values = {"fewest_seeds": values["seeds"], **values}
+        if isinstance(source := values.get("backbone"), str) and not {"dim", "depths", "heads"} <= set(values):
+            from normlab.surgery.backbone.architecture import sizes
 
-                dim, depth, heads = sizes(source)
-                values = {"dim": dim, "depths": [depth], "heads": heads, **values}
+            dim, depth, heads = sizes(source)
+            values = {"dim": dim, "depths": [depth], "heads": heads, **values}
         Config.__init__(self, **values)
+
+    @classmethod
+    def stored(cls, values: Mapping[str, object]) -> Self:
+        """The first folders ask for no recipe: there was one, shared by all."""
+        return super().stored(values if "start" in values else {"recipe": "shared", **values})
 
     @model_validator(mode="after")
     def _own_recipe(self) -> Self:
-        if self.backbone is not None and self.recipe != "shared":
+        if self.backbone is not None and self.recipe == "authors":
             raise ValueError(
-                f"recipe: {self.recipe!r} sets embedding and initialisation, which the backbone brings; leave it out"
+                "recipe: 'authors' sets embedding and initialisation, which the backbone brings; leave it out"
+            )
+        if self.recipe == "shared" and self.start == "fair":
+            raise ValueError(
+                "recipe: 'shared' belongs to older sweeps, and shares no more than the embedding; give 'fair'"
             )
         return self
 
@@ -98,12 +123,35 @@ class CompareRequest(GridRequest):
         """Are the tuning runs shorter than the others, and so none of them?"""
         return self.tune_share < 1
 
+    @property
+    def reference(self) -> str:
+        """The scheme that the others are compared with."""
+        return pick_baseline(list(self.schemes), self.baseline)
+
+    @property
+    def has_controls(self) -> bool:
+        """Does Pre-Norm run with the starts of the others too?"""
+        return self.recipe == "authors" and self.start == "fair"
+
+    def arms(self) -> list[Arm]:
+        """All that is trained: schemes and controls at each depth."""
+        from normlab.experiments.compare.arms import arms
+
+        return arms(self)
+
     def most_runs(self) -> int:
-        return len(self.schemes) * len(self.depths) * sum(self.phases())
+        return len(self.arms()) * sum(self.phases())
 
     def least_runs(self) -> int:
         own = self.seeds if self.tuned_apart else len(self.lrs) * self.tune_seeds + max(self.seeds - self.tune_seeds, 0)
-        return len(self.schemes) * len(self.depths) * own
+        return len(self.arms()) * own
+
+    def settled(self, decided: Mapping[str, int]) -> Self:
+        """With the seeds that were decided on for its folder. Seeds that were asked for since are run, all of them."""
+        return self.with_seeds(max(self.fewest_seeds, decided.get("seeds", self.seeds)))
+
+    def with_seeds(self, seeds: int) -> Self:
+        return self.replace(seeds=seeds, fewest_seeds=seeds)
 
 
 def _spelled(name: str) -> str:

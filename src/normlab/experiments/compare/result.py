@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from normlab.experiments.runs.records import FinishedRun, Gaps, LayerRecord, Numbers
+from normlab.experiments.compare.arms import Arm
+from normlab.experiments.compare.starts import StartRow
+from normlab.experiments.runs.records import FinishedRun, Gaps, Numbers
 from normlab.experiments.timing import RelativeCost
 from normlab.results import Plain, Result
-from normlab.schemes.names import label
 from normlab.schemes.registry import UnknownScheme
 from normlab.stats import Paired
 
 MARKS = ("start", "middle", "end")
+FEW_TOKENS = 5.0
+"""Training tokens for each parameter of the baseline: with fewer, a loss mostly says how the model began."""
+Untested = Literal["few_tokens", "nothing_learned", "diverged", "one_seed", "edge", "one_rate"]
+"""Why a difference has no p-value and no verdict."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class RunRow:
     def of(cls, run: FinishedRun) -> RunRow:
         train, model, found = run.config.train, run.config.model, run.summary
         return cls(
-            cell=run.name, scheme=label(model.scheme), depth=model.depth, lr=train.lr, warmup=train.schedule.warmup,
+            cell=run.name, scheme=Arm.of(run.config).label, depth=model.depth, lr=train.lr, warmup=train.schedule.warmup,
             seed=train.seed, steps=train.steps, loss=run.loss, status=found.status, grad_norm=found.grad_norm,
             seconds=found.seconds, validation=found.validation, context_free_loss=run.floor, tokens=found.tokens,
             tokens_per_second=found.tokens_per_second, clock=found.clock, parameters=found.parameters,
@@ -149,11 +154,11 @@ class SchemeRuns:
     flops_per_token: float | None
     curve: Mapping[int, LossCurve]
     layers: Mapping[str, LayerMeans]
-    per_seed: Mapping[int, LayerRecord | None]
     law: list[float | tuple[float, float] | None]
-    period: int | None
-    at_start: Mapping[int, LayerRecord | None] = field(default_factory=dict)
-    """The same before the first step: what a claim about training is net of."""
+    is_control: bool = False
+    """Is it Pre-Norm with the start of another scheme's authors?"""
+    recipe_of: str | None = None
+    """The name of the recipe that it runs with, where each has its own."""
     train: float | None = None
     """The training loss over the last tenth of the logged steps, mean over seeds."""
     learned: bool | None = None
@@ -161,8 +166,8 @@ class SchemeRuns:
 
     @property
     def name(self) -> str:
-        """Without its options."""
-        return self.scheme.partition("(")[0]
+        """Of the scheme alone, without its options."""
+        return self.scheme.partition("(")[0].partition(" @ ")[0]
 
 
 @dataclass(frozen=True)
@@ -170,48 +175,17 @@ class SchemeRow(SchemeRuns):
     """The same, beside the baseline."""
 
     difference: Paired = field(default_factory=lambda: Paired(0, None))
+    untested: Untested | None = None
+    control: str | None = None
+    """Pre-Norm with the same start; None where that is the baseline, or there is none."""
+    against_control: Paired | None = None
+    untested_against_control: Untested | None = None
     without_tuning_seed: float | None = None
     parameters_ratio: float = 1.0
     steps_to_baseline: float | None = None
     reached_baseline: tuple[int, int] = (0, 0)
     loss_at_equal_time: float | None = None
     decay_gap: DecayGap = field(default_factory=lambda: DecayGap(Paired(0, None), {}))
-
-
-@dataclass(frozen=True)
-class ClaimOverSeeds:
-    """A claim of the field: a number over seeds, and whether it confirms what is claimed."""
-
-    claim: str
-    number: str
-    values: Numbers
-    verdict: str
-    reason: str
-    n: int
-    mean: float | None
-    low: float | None
-    high: float | None
-    p: float | None
-    adjusted: float | None
-    significant: bool
-
-    @classmethod
-    def of(
-        cls,
-        claim: str,
-        number: str,
-        values: Numbers,
-        *,
-        test: Paired,
-        verdict: str,
-        reason: str = "",
-        margin: float = 0.0,
-    ) -> ClaimOverSeeds:
-        """`test` is of the values less the margin; what is shown is not."""
-        mean, low, high = (None if v is None else v + margin for v in (test.mean, test.low, test.high))
-        return cls(
-            claim, number, values, verdict, reason, test.n, mean, low, high, test.p, test.adjusted, test.significant
-        )
 
 
 @dataclass(frozen=True)
@@ -231,6 +205,8 @@ class SharedSetting:
     decay_start: int
     context_free_loss: float | None
     recipe: str = "shared"
+    start: Literal["fair", "old"] = "old"
+    """`old`: as all sweeps began until 2026-11-19, matrices as each scheme's authors begin them, or with 0.02."""
     optimizer: str = "adamw"
     epochs: float | None = None
     """How often the training text was gone through; None for tasks that draw afresh."""
@@ -251,25 +227,38 @@ class SharedSetting:
 
 @dataclass(frozen=True)
 class SettingResult:
-    """One setting: its table, what each scheme's numbers support, the claims, the answer."""
+    """One setting: its table, what each scheme's numbers support, the answer."""
 
     setting: SharedSetting
     baseline: str
     schemes: list[SchemeRow]
     statements: Mapping[str, str]
-    claims: list[ClaimOverSeeds]
     answer: list[str]
+    tokens_per_parameter: float | None = None
+    """Training tokens of a run over the baseline's parameters."""
+    starts: list[StartRow] = field(default_factory=list)
+    own_starts: Mapping[str, str] = field(default_factory=dict)
+    """Schemes whose definition asks for another start, with what it asks for."""
+
+    @property
+    def is_ordered(self) -> bool:
+        """Was there training enough to put the schemes into an order?"""
+        return enough_tokens(self.tokens_per_parameter)
 
     @property
     def reference(self) -> SchemeRow:
         return next(row for row in self.schemes if row.scheme == self.baseline)
 
 
+def enough_tokens(per_parameter: float | None) -> bool:
+    return per_parameter is None or per_parameter >= FEW_TOKENS
+
+
 @dataclass(frozen=True)
 class Comparison(Result):
     """Every setting and every run; `notes` say what the sweeps lack."""
 
-    schema: ClassVar[int] = 1
+    schema: ClassVar[int] = 2
 
     notes: list[str]
     settings: list[SettingResult]

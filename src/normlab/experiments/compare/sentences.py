@@ -2,51 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
-from normlab.experiments.compare.result import SchemeRow, SharedSetting
+from normlab.experiments.compare.budget import ENOUGH
+from normlab.experiments.compare.result import (
+    FEW_TOKENS,
+    SchemeRow,
+    SchemeRuns,
+    SharedSetting,
+    Untested,
+    enough_tokens,
+)
 from normlab.experiments.timing import RelativeCost
 from normlab.stats import Paired
 
+FEW = 8  # schemes; of more, the table has the differences
 SEEN = 0.05  # the busiest of many schemes differs by a few per cent from chance alone
 
 
 def statement(row: SchemeRow, base: SchemeRow) -> str:
     """One or two sentences about a scheme, with the test that supports them."""
-    name, reference, test = row.scheme, base.scheme, row.difference
+    name = row.scheme
     if row.mean is None:
         return f"{name} diverged at every learning rate that was tried."
     note = _rate_note(row) + _size_note(row, base) + _learning_note(row)
     if row is base:
         return f"{name} is the baseline: loss {row.mean:.4f} at its best learning rate {row.lr:.2g}.{note}"
     lost = f" {row.diverged} of its {len(row.losses)} seeds diverged." if row.diverged else ""
+    beside = _beside_control(row)
+    return f"{_difference(row, base)}{beside}{lost}{note}"
+
+
+def _difference(row: SchemeRow, base: SchemeRow) -> str:
+    name, reference, test = row.scheme, base.scheme, row.difference
     if test.mean is None:
-        return f"{name} shares no finished seed with {reference}: nothing can be said.{lost}{note}"
+        return f"{name} shares no finished seed with {reference}: nothing can be said."
+    if row.untested == "few_tokens":
+        return f"{name} minus {reference}: {test.mean:+.4f}{_interval(test)}."
     size = f"{abs(test.mean):.4f} {'below' if test.mean < 0 else 'above'} {reference}"
     if test.p is None:
-        return f"{name} ends {size}: {_why_untested(row, base)}, so nothing is established.{lost}{note}"
+        why = why_untested(row.untested, row, base)
+        return f"{name} ends {size}{_interval(test)}: {why}, so nothing is established."
     fresh = row.without_tuning_seed
     how = f"95 % interval {test.low:+.4f} to {test.high:+.4f}, paired over {test.n} seeds, {_p(test)}"
     how += "" if fresh is None else f"; {fresh:+.4f} without the seed that chose the rate"
     if test.significant:
-        return f"{name} ends {size} ({how}).{lost}{note}"
+        return f"{name} ends {size} ({how})."
     if suggested(test):
         return (
             f"{name} ends {size} ({how}): suggested, but not established once the number of schemes that are compared is "
-            f"accounted for.{lost}{note}"
+            "accounted for."
         )
     return (
         f"No difference found between {name} and {reference}: {test.mean:+.4f} ({how}); with {test.n} seeds, differences "
-        f"below about {test.half_width:.3f} cannot be seen.{lost}{note}"
+        f"below about {test.half_width:.3f} cannot be seen."
     )
 
 
-def _why_untested(row: SchemeRow, base: SchemeRow) -> str:
-    if row.learned is False and base.learned is False:
+def _interval(test: Paired) -> str:
+    if test.low is None or test.high is None:
+        return ""
+    return f" (95 % interval {test.low:+.4f} to {test.high:+.4f}, paired over {test.n} seeds)"
+
+
+def _beside_control(row: SchemeRow) -> str:
+    """The same difference with equal starts."""
+    test = row.against_control
+    if test is None or test.mean is None:
+        return ""
+    verdict = "" if test.p is None else f", {_p(test)}"
+    return f" Minus {row.control}: {test.mean:+.4f}{_interval(test)}{verdict}."
+
+
+def why_untested(why: Untested | None, row: SchemeRuns, base: SchemeRuns) -> str:
+    """The words for why there is no test."""
+    if why == "nothing_learned":
         return "neither learned more than the frequencies of tokens"
-    for one in (row, base):
-        if one.diverged >= len(one.losses) - 1 and one.diverged:
-            return f"{one.diverged} of {len(one.losses)} seeds of {one.scheme} diverged"
+    if why == "edge":
+        one = row if row.at_edge else base
+        return f"the best rate of {one.scheme} is the {one.at_edge} one tried"
+    if why == "one_rate":
+        one = row if len(row.rates) < 2 else base
+        return f"only one rate of {one.scheme} was tried"
+    if why == "diverged":
+        one = next(r for r in (row, base) if r.diverged and r.diverged >= len(r.losses) - 1)
+        return f"{one.diverged} of {len(one.losses)} seeds of {one.scheme} diverged"
+    if why == "few_tokens":
+        return "so few tokens were trained on"
     return "one pair of seeds allows no test"
 
 
@@ -80,52 +123,112 @@ def _learning_note(row: SchemeRow) -> str:
     return " It did not get below the loss of single tokens: it learned frequencies, at most."
 
 
-def answer(setting: SharedSetting, rows: Sequence[SchemeRow], base: str) -> list[str]:
-    """Three sentences: what is best, what is established, what it costs."""
+def answer(setting: SharedSetting, rows: Sequence[SchemeRow], base: str, per_parameter: float | None) -> list[str]:
+    """What is best, what is established, with equal starts too, and what it costs; no order of so short a training."""
     alive = [row for row in rows if row.mean is not None]
     own = "" if setting.architecture is None else f"{setting.architecture}, "
     where = f"{own}{setting.depth} layers of width {setting.dim}, {setting.tokens:,} training tokens"
     if not alive:
         return [f"At {where}, every scheme diverged at every learning rate."]
+    gone = [row.scheme for row in rows if row.mean is None]
+    lost = [f"{', '.join(gone)} diverged at every learning rate."] if gone else []
     if all(row.learned is False for row in alive):
-        gone = [row.scheme for row in rows if row.mean is None]
-        lost = [f"{', '.join(gone)} diverged at every learning rate."] if gone else []
-        return [_nothing_learned(setting, alive[0], where), *lost, _cost(alive, base)]
-    first = alive[0]
-    seeds = len(first.losses)
-    lowest = f"{first.scheme} has the lowest held-out loss, {first.mean:.4f}"
-    one = f"At {where} and {seeds} seed{'s' * (seeds != 1)}, {lowest}."
-    better = [r.scheme for r in alive if r.scheme != base and r.difference.lower]
-    worse = [r.scheme for r in alive if r.scheme != base and r.difference.higher]
-    maybe = [r.scheme for r in alive if r.scheme != base and suggested(r.difference)]
+        return [_nothing_learned(setting, alive, where, per_parameter), *lost, _cost(alive, base)]
+    seeds = len(alive[0].losses)
+    begun = f"At {where} and {seeds} seed{'s' * (seeds != 1)}"
     reference = next(row for row in rows if row.scheme == base)
-    untested: dict[str, list[str]] = {}
-    for row in alive:
-        if row.scheme != base and row.difference.p is None:
-            untested.setdefault(_why_untested(row, reference), []).append(row.scheme)
-    known = (base, *maybe, *better, *worse, *(name for names in untested.values() for name in names))
-    same = [r.scheme for r in alive if r.scheme not in known]
-    parts = [f"{', '.join(better)} better than {base}"] if better else []
-    parts += [f"{', '.join(worse)} worse than {base}"] if worse else []
-    for side, word in ((-1, "better"), (1, "worse")):
-        some = [r.scheme for r in alive if r.scheme in maybe and (r.difference.mean or 0.0) * side > 0]
-        parts += [f"suggested to be {word}, not established: {', '.join(some)}"] if some else []
-    parts += [f"no difference from {base} found for {', '.join(same)}"] if same else []
-    parts += [f"no test of {', '.join(names)} ({why})" for why, names in untested.items()]
+    if not enough_tokens(per_parameter):
+        return [
+            _too_few(setting, begun, reference, per_parameter),
+            *_differences(alive, base),
+            *lost,
+            _cost(alive, base),
+        ]
+    first = alive[0]
+    one = f"{begun}, {first.scheme} has the lowest held-out loss, {first.mean:.4f}."
+    others = [(row, row.difference, why_untested(row.untested, row, reference)) for row in alive if row.scheme != base]
+    parts = _verdicts(others, base)
     two = f"The paired test over seeds finds: {'; '.join(parts)}." if parts else f"Only {base} was run."
-    gone = [r.scheme for r in rows if r.mean is None]
     two = two[:-1] + (f"; {', '.join(gone)} diverged." if gone else ".")
     some = [f"{r.diverged} of {len(r.losses)} seeds of {r.scheme}" for r in alive if r.diverged]
     two = two[:-1] + (f"; {', '.join(some)} diverged, and its mean is that of the others." if some else ".")
-    return [one, two, _cost(alive, base)]
+    return [one, two, *_with_equal_starts(alive), _cost(alive, base)]
 
 
-def _nothing_learned(setting: SharedSetting, first: SchemeRow, where: str) -> str:
+Tested = tuple[SchemeRow, Paired, str]
+"""A row, a difference of it, and why that has no test where it has none."""
+
+
+def _verdicts(tested: Sequence[Tested], reference: str) -> list[str]:
+    """Who is better, worse, neither; and who was not tested."""
+    better = [row.scheme for row, test, _ in tested if test.lower]
+    worse = [row.scheme for row, test, _ in tested if test.higher]
+    parts = [f"{', '.join(better)} better than {reference}"] if better else []
+    parts += [f"{', '.join(worse)} worse than {reference}"] if worse else []
+    for side, word in ((-1, "better"), (1, "worse")):
+        maybe = [row.scheme for row, test, _ in tested if suggested(test) and (test.mean or 0.0) * side > 0]
+        parts += [f"suggested to be {word}, not established: {', '.join(maybe)}"] if maybe else []
+    same = [
+        row.scheme for row, test, _ in tested if test.p is not None and not test.significant and not suggested(test)
+    ]
+    parts += [f"no difference from {reference} found for {', '.join(same)}"] if same else []
+    untested: dict[str, list[str]] = {}
+    for row, test, why in tested:
+        if test.p is None:
+            untested.setdefault(why, []).append(row.scheme)
+    return parts + [f"no test of {', '.join(names)} ({why})" for why, names in untested.items()]
+
+
+def _with_equal_starts(rows: Sequence[SchemeRow]) -> list[str]:
+    """The same against Pre-Norm with each scheme's own start, where that is another than the baseline's."""
+    known = {row.scheme: row for row in rows}
+    tested = [
+        (row, row.against_control, why_untested(row.untested_against_control, row, known[row.control]))
+        for row in rows
+        if row.against_control is not None and row.control in known
+    ]
+    if not tested:
+        return []
+    return [f"With equal starts (each beside its control) it finds: {'; '.join(_verdicts(tested, 'pre_norm'))}."]
+
+
+def own_starts(known: Mapping[str, str]) -> str:
+    """Which schemes begin otherwise, whatever the start, since that is what they are."""
+    return (
+        f"By their definition these begin otherwise: {'; '.join(f'{name} ({text})' for name, text in known.items())}."
+    )
+
+
+def _too_few(setting: SharedSetting, begun: str, base: SchemeRow, per_parameter: float | None) -> str:
+    enough = math.ceil(ENOUGH * base.parameters / 1000) * 1000
+    return (
+        f"{begun}: {per_parameter:.2g} training tokens for each parameter of {base.scheme}. With fewer than {FEW_TOKENS:g} a "
+        "loss mostly measures how a model begins, so no order is given: only differences and intervals. "
+        f"--tokens {enough} trains on {ENOUGH:g}."
+    )
+
+
+def _differences(alive: Sequence[SchemeRow], base: str) -> list[str]:
+    """Without a verdict."""
+    known = [row for row in alive if row.scheme != base and row.difference.mean is not None]
+    parts = [f"{row.scheme} {row.difference.mean:+.4f}{_reach(row.difference)}" for row in known[:FEW]]
+    more = f"; and {len(known) - FEW} more in the table" if len(known) > FEW else ""
+    return [f"Held-out loss minus that of {base} (95 % interval): {'; '.join(parts)}{more}."] if parts else []
+
+
+def _reach(test: Paired) -> str:
+    return "" if test.low is None or test.high is None else f" ({test.low:+.4f} to {test.high:+.4f})"
+
+
+def _nothing_learned(
+    setting: SharedSetting, alive: Sequence[SchemeRow], where: str, per_parameter: float | None
+) -> str:
+    lowest = min(alive, key=lambda row: row.mean or 0.0)
+    named = f" (the lowest is {lowest.mean:.4f}, of {lowest.scheme})" if enough_tokens(per_parameter) else ""
     floor = "" if setting.context_free_loss is None else f" of {setting.context_free_loss:.4f}"
     return (
         f"Nothing was learned: at {where}, no scheme got below the loss{floor} of single tokens, so this comparison ranks "
-        f"nothing (the lowest is {first.mean:.4f}, of {first.scheme}). Train longer, with more --tokens or a larger "
-        "--budget, or try other rates with --lrs."
+        f"nothing{named}. Train longer, with more --tokens or a larger --budget, or try other rates with --lrs."
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from normlab.experiments.compare.page import claim_row, more_rows, names_of, summary_rows
+from normlab.experiments.compare.page import STARTS_CAPTION, more_rows, names_of, start_rows, summary_rows
 from normlab.experiments.compare.result import Comparison
+from normlab.experiments.compare.sentences import own_starts
 from normlab.report.tables import csv_text, markdown_table
 from normlab.results import flat
 
@@ -13,7 +14,7 @@ DROPPED = ("tokens/s", "peak MB")  # of the machine as it was
 
 
 def markdown(result: Comparison) -> str:
-    """For each setting: the answer, the one table, what is and is not significant, the claims."""
+    """For each setting: the answer, the one table, and what is and is not significant."""
     parts = list(result.notes)
     names = names_of(result.settings)
     for setting, name in zip(result.settings, names, strict=True):
@@ -21,14 +22,15 @@ def markdown(result: Comparison) -> str:
         plain = f"{shape.depth} layers of width {shape.dim}"
         parts.append(f"## {name if name.startswith(plain) else plain}")
         parts.append(" ".join(setting.answer))
+        parts += [own_starts(setting.own_starts)] if setting.own_starts else []
         if floor is not None:
             parts.append(f"Single tokens alone give {floor:.3f}.")
         parts.append(markdown_table(summary_rows(setting)))
         more = more_rows(setting)
         parts.append(markdown_table(more, [column for column in more[0] if column not in DROPPED]))
+        if setting.starts and shape.recipe != "fair":
+            parts += [STARTS_CAPTION, markdown_table(start_rows(setting))]
         parts.append("\n".join(f"- {text}" for text in setting.statements.values()))
-        if setting.claims:
-            parts.append(markdown_table([claim_row(claim) for claim in setting.claims]))
     return "\n\n".join(parts) + "\n"
 
 

@@ -11,6 +11,7 @@ from normlab.errors import InputError, NormlabError
 from normlab.experiments.atlas import page as atlas_page
 from normlab.experiments.atlas.measure import Atlas, measure
 from normlab.experiments.atlas.request import AtlasRequest
+from normlab.experiments.compare.arms import Arm
 from normlab.experiments.compare.experiment import EXPERIMENT, run_of
 from normlab.experiments.compare.request import CompareRequest
 from normlab.experiments.demo.live import Watched, arm_name, watching
@@ -106,7 +107,7 @@ def arms(request: CompareRequest, steps: int) -> dict[str, RunConfig]:
     (depth,), (lr,) = request.depths, request.lrs
     return {
         run_name(scheme, depth, lr, 0) + ("-warmup" if share else ""): run_of(
-            request.replace(warmup=share), (scheme, depth), lr=lr, seed=0, steps=steps
+            request.replace(warmup=share), Arm(scheme, depth), lr=lr, seed=0, steps=steps
         )
         for scheme in request.schemes
         for share in WARMUPS

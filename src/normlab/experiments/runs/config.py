@@ -60,9 +60,13 @@ class RunConfig(Config):
     task: AnyTask = Field(default_factory=shipped_text)
     train: TrainConfig = TrainConfig()
     score: HeldOut | ByLength = Field(default=HeldOut(), discriminator="kind")
-    recipe: Literal["shared", "authors"] = Field(
+    recipe: Literal["fair", "shared", "authors"] = Field(
         default="shared",
-        description="authors: each scheme with the embedding, q-k norm, initialisation and decay of its own",
+        description="authors: each scheme with the embedding, q-k norm, initialisation and decay of its own; fair: one start "
+        "for all (`shared` shares the embedding alone)",
+    )
+    recipe_of: str | None = Field(
+        default=None, description="where each takes its authors' recipe: the name of the one that this run takes"
     )
 
     @model_validator(mode="before")
@@ -213,6 +217,8 @@ def setting_of(values: Mapping[str, object]) -> str:
     """`RunConfig.setting` of plain values, of any format that is read."""
     kept = upgraded(values)
     own = kept.get("recipe") == "authors"
+    if kept.pop("recipe_of", None) is not None:
+        kept["recipe_of"] = "each its own"  # older runs with recipes began otherwise
     model = _without(kept["model"], "scheme", *(MODEL_FIELDS if own else ()))
     train = _without(kept["train"], "lr", "seed", *(TRAIN_FIELDS if own else ()))
     return json.dumps({**kept, "model": model, "train": train}, sort_keys=True)

@@ -14,9 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from normlab.errors import InputError
-from normlab.experiments.compare.result import ClaimOverSeeds
 from normlab.experiments.runs.records import FinishedRun
-from normlab.experiments.stability.result import Bracket, Edges, JudgedRun, Point, Region, StabilityMap, WarmupLine
+from normlab.experiments.stability.result import (
+    Bracket,
+    ClaimOverSeeds,
+    Edges,
+    JudgedRun,
+    Point,
+    Region,
+    StabilityMap,
+    WarmupLine,
+)
 from normlab.stats import paired
 
 CRITERIA = {

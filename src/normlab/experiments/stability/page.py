@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from normlab.experiments.compare.page import Line, claim_row
-from normlab.experiments.stability.result import Point, Region, StabilityMap
+from normlab.experiments.compare.page import Line
+from normlab.experiments.stability.result import ClaimOverSeeds, Point, Region, StabilityMap
 from normlab.report import Page, console, table
 from normlab.report.colours import BAD, MUTED
 from normlab.report.figures import Trace, log_ticks, small_multiples
 from normlab.report.tables import markdown_table
+from normlab.report.terminal import show as show_number
 from normlab.results import flat, page_of
 
 PAGE_ONLY = ("unstable from", "gradient spikes")
@@ -122,3 +123,13 @@ def _points(region: Region) -> list[Trace]:
         xs, ys = [p.lr for p, _ in found], [str(w) for _, w in found]
         traces.append({**common, "x": xs, "y": ys, "text": texts, "marker": marker, "showlegend": False})
     return traces
+
+
+def claim_row(claim: ClaimOverSeeds) -> Line:
+    reach = "" if claim.low is None else f" ({show_number(claim.low)} to {show_number(claim.high)})"
+    reason = f"; {claim.reason}" if claim.reason else ""
+    return {
+        "claim": claim.claim, "verdict": claim.verdict, "seeds": claim.n,
+        "mean (95 %)": "-" if claim.mean is None else f"{show_number(claim.mean)}{reach}",
+        "the number": f"{claim.number}{reason}",
+    }  # fmt: skip

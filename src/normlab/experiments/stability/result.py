@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from normlab.experiments.compare.result import ClaimOverSeeds, RunRow
-from normlab.experiments.runs.records import FinishedRun
+from normlab.experiments.compare.result import RunRow
+from normlab.experiments.runs.records import FinishedRun, Numbers
 from normlab.results import Result
+from normlab.stats import Paired
 
 Bracket = tuple[float | None, float | None]
 
@@ -108,6 +109,31 @@ class Region:
     @property
     def which(self) -> str:
         return f" ({self.map})" if self.map else ""
+
+
+@dataclass(frozen=True)
+class ClaimOverSeeds:
+    """A claim about warm-up: a number over seeds, and whether it confirms what is claimed."""
+
+    claim: str
+    number: str
+    values: Numbers
+    verdict: str
+    reason: str
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    adjusted: float | None
+    significant: bool
+
+    @classmethod
+    def of(cls, claim: str, number: str, values: Numbers, *, test: Paired, verdict: str, reason: str) -> ClaimOverSeeds:
+        return cls(
+            claim, number, values, verdict, reason, test.n, test.mean, test.low, test.high, test.p, test.adjusted,
+            test.significant,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

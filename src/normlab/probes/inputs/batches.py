@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from normlab.probes.inputs.losses import (
 from normlab.probes.inputs.request import DiagnoseOptions
 from normlab.probes.inputs.texts import position_limit
 
+WINDOW = 128  # tokens: so much of a row shows most of what a change does
 DRAWS = 4  # how often a window is asked for, where a few hidden tokens count
 
 
@@ -208,6 +210,30 @@ def skip_batches(batches: list[object], loss: Loss, tokens: int) -> list[object]
         rows = max(1, len(windows) // count)
         windows = windows[: count * rows]
     return [with_ids(batches[0], part) for part in torch.split(windows, rows)]
+
+
+def windows(batches: list[object], loss: Loss, *, count: int, tokens: int) -> list[object]:
+    """At most `count` single rows that share no text, cut to one length so that they hold about `tokens`.
+
+    Where one token in seven counts, a window is the same row several times with other tokens hidden in each. Batches
+    with more than ids keep their rows whole; a contrastive batch is not cut: its windows are its negatives.
+    """
+    if loss.name == "contrastive":
+        return batches[:count]
+    if any(token_ids(batch) is None or not _ids_alone(batch) for batch in batches):
+        each = -(-count // len(batches))
+        return [row for batch in batches for row in _rows_apart(batch, each)][:count]
+    rows = [row for batch in batches for row in cast("Tensor", token_ids(batch))][:count]
+    length = min(min(map(len, rows)), max(WINDOW, tokens // len(rows)))
+    repeats = DRAWS if loss.name == "masked" else 1
+    return [with_ids(batches[0], row[None, :length].repeat(repeats, 1)) for row in rows]
+
+
+def _ids_alone(batch: object) -> bool:
+    """Nothing but token ids: no padding, no labels, nothing for a decoder."""
+    if isinstance(batch, Mapping):
+        return set(batch) <= {"input_ids", "attention_mask"} and padding(batch) is None
+    return isinstance(batch, Tensor) or (isinstance(batch, (tuple, list)) and len(batch) == 1)
 
 
 def candidate_runs(angular: Sequence[Sequence[float]], *, tries: int = 3) -> list[tuple[int, int]]:

@@ -154,6 +154,7 @@ def odd_setting(f: ModelEvidence) -> Verdict | None:
 
 
 def pre_norm_dilution(f: ModelEvidence) -> Verdict | None:
+    """A property of the design, and no fault: no measurement shows yet what it costs."""
     # Layer 0 turns a small embedding into the stream: what it adds is no measure of the others.
     first = f.rows[1 : 1 + max(1, len(f.rows) // 4)]
     early, late = median([contribution(row) for row in first]), f.summary.late_contribution
@@ -163,19 +164,7 @@ def pre_norm_dilution(f: ModelEvidence) -> Verdict | None:
     quarter = tuple(row.layer for row in f.rows[-max(1, len(f.rows) // 4) :])
     title = f"late branches add {100 * late:.1f} % of the stream, early ones {100 * early:.0f} % ({listed(quarter)})"
     usual = normal(lambda s: s.late_contribution)
-    severity = "note" if _still_act(f, quarter) else "warn"
-    return verdict(
-        "pre_norm_dilution", severity, title, value=late, limit=LIMITS.dilution, layers=quarter, normal=usual
-    )
-
-
-def _still_act(f: ModelEvidence, late: tuple[int, ...]) -> bool:
-    """Late layers without which the loss rises as without the others are small, and not diluted away."""
-    causal = f.causal
-    if causal is None or not causal.informative:
-        return False
-    others = [causal.change[row.layer] for row in f.rows[1:] if row.layer not in late]
-    return median([causal.change[layer] for layer in late]) >= min(LIMITS.wasted * causal.learnt, median(others))
+    return verdict("pre_norm_dilution", "note", title, value=late, limit=LIMITS.dilution, layers=quarter, normal=usual)
 
 
 CAUSES = (broken_norm, odd_setting, repeated_branch, ffn_mixes_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from normlab.probes.judge.loss import cut_helps, is_calibrated, is_placed, late_is_worse
 from normlab.probes.judge.outliers import outliers
 from normlab.probes.judge.verdicts import LIMITS, ModelEvidence, Verdict, listed, normal, verdict
 from normlab.probes.judge.weights.columns import ROUTERS, layers_of, odd_layers
@@ -101,41 +102,100 @@ def wasted_layers(f: ModelEvidence) -> Verdict | None:
 
 
 def better_changed(f: ModelEvidence) -> Verdict | None:
-    """Something undone on trial lowers the loss: what was undone had happened."""
+    """A mistake that was undone on trial: the loss falls, and the model is then as a healthy one."""
+    row = next((row for row in _helpful(f) if not _still_wrong(f, row)), None)
+    return None if row is None else _tried("better_changed", "bad", row, "; the model is then as a healthy one")
+
+
+def helping_change(f: ModelEvidence) -> Verdict | None:
+    """The loss falls with the change, and something is still wrong, or it was not tested: not the cause."""
+    helpful = _helpful(f)
+    if not helpful or better_changed(f) is not None:
+        return None
+    row = helpful[0]
+    return _tried("helping_change", "note", row, f". It helps, it is not the cause: {_still_wrong(f, row)}")
+
+
+def unknown_cause(f: ModelEvidence) -> Verdict | None:
+    """A few steps of training regain what a trained model has no more to gain, and no change tried mends the model."""
+    said, repair = f.readings.output, f.readings.repair
+    if said is None or repair is None or better_changed(f) is not None:
+        return None
+    # In its first steps a healthy model gains much as well: it is at chance or unsure, and worse than token frequencies.
+    later = said.loss < said.frequencies or (said.loss > said.entropy and not is_calibrated(said))
+    least = _least_repair(said) if _is_grown(said) else LIMITS.regained if later else math.inf
+    if not repair.gain > least or repair.better < 0.8 * repair.pieces:
+        return None
+    tested = [row for row in _helpful(f) if row.reach is not None]
+    cost = max(repair.gain, *(_left(row) - row.change for row in tested), 0.0)
+    harmful = harmful_layers(f)
+    if harmful is not None:
+        hint = harmful.title
+    elif tested:
+        hint = f"{tested[0].what} it falls by {-tested[0].change:.2g}, which is not the cause"
+    else:
+        hint = f"{STEPS} steps of training on half of the text regain as much on the other half"
+    title = f"something costs at least {cost:.2g} nats, and its cause was not found; {hint}"
+    return verdict("unknown_cause", "warn", title, value=cost, limit=least)
+
+
+def _left(row: TrialRow) -> float:
+    """What a few steps of training still gain with the change."""
+    return row.undone.repair.gain if row.undone is not None and row.undone.repair is not None else 0.0
+
+
+def _is_grown(said: OutputReading) -> bool:
+    return said.loss <= LIMITS.grown * said.frequencies
+
+
+def _tried(id: str, severity: str, row: TrialRow, then: str) -> Verdict:
+    tested = f"{row.batches} windows, those that it was chosen on"
+    if row.reach is not None:
+        low, high = -row.change - row.reach, -row.change + row.reach
+        tested = f"95 % CI {low:.2g} to {high:.2g}, {row.batches} windows that it was not chosen on"
+    title = f"{row.what} the loss falls by {-row.change:.2g} nats, from {row.loss:.3g} ({tested}){then}"
+    return verdict(id, severity, title, value=-row.change, limit=LIMITS.trial, layers=row.layers, subject=row.subject)
+
+
+def _helpful(f: ModelEvidence) -> list[TrialRow]:
+    """Trials that surely lower the loss, or would if there were windows to test them on; the largest gain first."""
     said = f.readings.output
     if said is None:
-        return None
-    sure = [row for row in f.readings.trials if _gains(row)]
+        return []
     # Blind guessing can be bettered by many changes; only one that makes a model of it had been undone before.
-    best = next((row for row in sure if row.loss + row.change < LIMITS.frequencies * said.frequencies), None)
-    if best is None:
-        return None
-    title = (
-        f"{best.what} the loss falls by {-best.change:.2g} nats, from {best.loss:.3g} (standard error {best.error:.1g})"
-    )
-    return verdict(
-        "better_changed",
-        "bad",
-        title,
-        value=-best.change,
-        limit=LIMITS.trial,
-        layers=best.layers,
-        subject=best.subject,
-    )
+    least = LIMITS.frequencies * said.frequencies
+    sure = [row for row in f.readings.trials if row.change + (row.reach or 0.0) < -LIMITS.trial]
+    return [row for row in sure if row.loss + row.change < least]
 
 
-def _gains(row: TrialRow) -> bool:
-    """Beyond its error, or in all but one of many batches: one odd batch alone makes the error large."""
-    always = row.batches >= LIMITS.always and (row.falls or 0) >= row.batches - 1 and row.change < -2 * LIMITS.trial
-    return always or row.change + reach(row.batches) * row.error < -LIMITS.trial
+def _still_wrong(f: ModelEvidence, row: TrialRow) -> str:
+    """What is wrong, or was not examined, while the change is in place; empty if the model is then as a healthy one."""
+    if row.reach is None:
+        return "there are too few windows to test it on others"
+    undone = row.undone
+    if undone is None or undone.output is None or undone.repair is None:
+        return "the model was not examined with it"
+    said, gain = undone.output, undone.repair.gain
+    if not _is_grown(said):
+        return f"the loss is still {said.loss:.2f} nats; the frequencies of single tokens give {said.frequencies:.2f}"
+    if gain > min(-LIMITS.left * row.change, max(_least_repair(said), -LIMITS.left_large * row.change)):
+        return f"{STEPS} steps of training still gain {gain:.2g} nats"
+    if not is_calibrated(said):
+        return f"the model then expects a loss of {said.entropy:.2f} nats and gets {said.loss:.2f}"
+    return "context still hurts" if cut_helps(said, placed=is_placed(f)) or late_is_worse(said) else ""
+
+
+def _least_repair(said: OutputReading) -> float:
+    """What a few steps of training gain in no healthy model of its kind."""
+    return LIMITS.repair_masked if said.kind == "masked" else LIMITS.repair
 
 
 def quickly_repaired(f: ModelEvidence) -> Verdict | None:
     """A few steps of training regain what a trained model has no more to gain."""
     said, found = f.readings.output, f.readings.repair
-    if said is None or found is None or said.loss > LIMITS.grown * said.frequencies:
+    if said is None or found is None or not _is_grown(said):
         return None
-    limit = LIMITS.repair_masked if said.kind == "masked" else LIMITS.repair
+    limit = _least_repair(said)
     if not found.gain > limit or found.better < 0.8 * found.pieces:
         return None
     title = f"{STEPS} steps of training on half of the text lower the loss of the other half by {found.gain:.2g} nats"
@@ -225,6 +285,8 @@ def _most_coherent(f: ModelEvidence) -> str:
 CAUSES = (wrong_gradient,)
 RULES = (
     better_changed,
+    helping_change,
+    unknown_cause,
     quickly_repaired,
     harmful_layers,
     gradient_outlier,

@@ -30,6 +30,31 @@ UNTRAINED = ("at_chance", "hardly_trained", "not_trained")
 TIMELESS = ("weights", "experts", "embeddings", "final_norm", "heads", "streams")
 # Of these subjects, what a fresh model has as well.
 AGE = ("unused_experts", "unsettled_weights", "embedding_scale", "norm_eps", "coherent_gradients", "quickly_repaired")
+# Exact: read off the weights, the settings or two outputs that must be equal. They head the report.
+FACTS = (
+    "not_its_class",
+    "batch_leaks",
+    "broken_residual",
+    "uncalled_layers",
+    "broken_norm",
+    "odd_setting",
+    "repeated_branch",
+    "ffn_mixes_tokens",
+    "wrong_gradient",
+    "duplicated_layers",
+    "copied_matrices",
+    "copied_scales",
+    "copied_experts",
+    "zero_weights",
+    "reset_gain",
+    "norm_eps",
+    "positions",
+    "sees_the_future",
+    "wrong_mask",
+    "not_deterministic",
+)
+# A rate that was too high, or a text that grows harder, does the same: beside nothing else they are notes.
+WEAK = ("one_direction", "context_unused")
 # Wrong at any age.
 CERTAIN = (
     "not_its_class",
@@ -41,12 +66,13 @@ CERTAIN = (
     "repeated_branch",
     "sees_the_future",
     "better_changed",
+    "unknown_cause",
     "wrong_gradient",
 )
 
 
 def judge(evidence: ModelEvidence) -> tuple[Verdict, ...]:
-    """All verdicts, causes before symptoms within a severity.
+    """All verdicts: exact facts, then a mistake that was undone on trial, then statistics, causes before symptoms.
 
     With NaN or infinities the other rules are silent: their numbers mean nothing. Of a model that has hardly learnt,
     most of what is said is a note: random weights are unlike trained ones in many ways.
@@ -58,8 +84,18 @@ def judge(evidence: ModelEvidence) -> tuple[Verdict, ...]:
     young = {verdict.id for verdict in found} & set(UNTRAINED)
     own = evidence.placement.split(",")[0]
     told = [_finished(verdict, young, own) for verdict in found]
-    told.sort(key=lambda verdict: (SEVERITIES.index(verdict.severity), verdict.id in SYMPTOMS))
-    return tuple(_explained(told))
+    accusing = [verdict.id for verdict in told if verdict.severity != "note" and verdict.id not in UNTRAINED]
+    if set(accusing) - {*SYMPTOMS, *WEAK, "unknown_cause"}:  # something is known that may be the cause
+        told = [verdict for verdict in told if verdict.id != "unknown_cause"]
+    if not set(accusing) - set(WEAK):
+        told = [replace(verdict, severity="note") if verdict.id in WEAK else verdict for verdict in told]
+    return tuple(_explained(sorted(told, key=_rank)))
+
+
+def _rank(verdict: Verdict) -> tuple[bool, int, int, bool, bool]:
+    kind = 0 if verdict.id in FACTS else 1 if verdict.id in ("better_changed", "unknown_cause") else 2
+    severity = SEVERITIES.index(verdict.severity)
+    return verdict.severity == "note", kind, severity, verdict.id in SYMPTOMS, verdict.id in WEAK
 
 
 def _finished(verdict: Verdict, young: set[str], own: str) -> Verdict:
@@ -85,6 +121,9 @@ WHOLE = (
     "wrong_gradient",
 )
 SYMPTOMS = (
+    "harmful_layers",
+    "worse_than_chance",
+    "worse_than_frequencies",
     "quickly_repaired",
     "miscalibrated",
     "context_unused",
@@ -113,6 +152,7 @@ def _cause(verdict: Verdict, causes: list[Verdict]) -> Verdict | None:
     if verdict.severity == "note" or verdict.id in WHOLE:
         return None
     near = [cause for cause in causes if set(cause.layers) & set(verdict.layers)]
+    near = [cause for cause in near if cause.id in FACTS or verdict.id not in FACTS]
     if verdict.subject in ("weights", "experts"):  # of these only zeros explain others
         return next((c for c in near if c.id == "zero_weights" and verdict.id != "zero_weights"), None)
     whole = [cause for cause in causes if cause.id in WHOLE and verdict.id in SYMPTOMS]
@@ -128,6 +168,8 @@ def headline(verdicts: tuple[Verdict, ...], *, judged: bool) -> str:
     young = next((verdict for verdict in verdicts if verdict.id in UNTRAINED), None)
     wrong = (verdict for verdict in verdicts if verdict.severity != "note" and verdict.id not in UNTRAINED)
     first = next(wrong, None)
+    if first is not None and first.id == "unknown_cause":
+        return f"{first.title[0].upper()}{first.title[1:]}"
     if first is not None:
         where = f"layer {first.layers[0]}" if len(first.layers) == 1 else first.place
         return f"Look at {where}: {first.title}"

@@ -99,8 +99,10 @@ class Limits:
     equal_rows: float = 0.005
     # -- tried --
     trial: float = 0.01  # nats that a change must gain beyond its error
-    always: int = 12  # batches of which all but one must gain where the error alone does not say it
     repair: float = 0.03  # nats that a few steps of training gain; healthy small models at most 0.007
+    regained: float = 0.25  # the same in a model that looks young: healthy ones of 30 steps and more gain at most 0.12
+    left: float = 0.33  # of what an undone mistake gains: what training may still gain, and no more than `repair` or
+    left_large: float = 0.125  # this part: of a text in one piece training gains up to 0.11 nats in healthy models too
     repair_masked: float = 0.06  # the same where a few hidden tokens count; healthy ones lose
     coherent: float = 1000.0  # targets from which on the gradient is more than noise; healthy ones have 1,200 and more
     suspicious: float = 5000.0  # targets: below, single layers of large models are tried as well

@@ -9,8 +9,8 @@ import transformers
 from normlab.probes.inputs.losses import Loss, pick
 from normlab.probes.measure.trials.changes import NotPossible, replaced, swapped
 from normlab.probes.measure.trials.exchanges import channels, exchanged, last_norms, routed, tokens
-from normlab.probes.measure.trials.run import run_trials
 from normlab.probes.trace.locate import locate
+from tests.probes.measure.trials.test_run import attempt
 from tests.probes.zoo import build, inputs
 
 
@@ -68,7 +68,7 @@ def test_what_was_exchanged_is_found(what):
         goal = model(**batch).logits.clone()
     loss = Loss("as before", lambda m, b: (m(**b).logits - goal).square().mean())
     CASES[what](model)
-    best = run_trials(layout, batch, [batch] * 4, loss, suspects=range(3))[0]
+    best = attempt(layout, batch, [batch] * 4, loss, suspects=range(3))[0]
     assert what in best.what
     assert best.loss + best.change < 1e-9
 
@@ -128,4 +128,4 @@ def test_a_model_with_an_adapter_in_one_layer_is_tried_as_far_as_it_goes():
     layers[1].mlp.down_proj.up = torch.nn.Linear(2, 2)
     torch.nn.utils.parametrizations.weight_norm(layers[0].self_attn.o_proj)
     loss = pick("auto", model, batch)
-    assert isinstance(run_trials(layout, batch, [batch], loss, suspects=(0, 1, 2)), tuple)
+    assert isinstance(attempt(layout, batch, [batch], loss, suspects=(0, 1, 2)), tuple)

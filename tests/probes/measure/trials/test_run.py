@@ -6,7 +6,7 @@ import transformers
 
 from normlab.probes.inputs.losses import Loss
 from normlab.probes.measure.gradients import PullRow
-from normlab.probes.measure.trials.run import run_trials
+from normlab.probes.measure.trials.run import catalogue, run_trials
 from normlab.probes.measure.trials.single import single_layers
 from normlab.probes.measure.trials.whole import converted, whole_model
 from normlab.probes.trace.locate import locate
@@ -17,6 +17,11 @@ from tests.probes.zoo import build, inputs
 def llama():
     model, batch = build("llama"), inputs("llama")
     return model, batch, locate(model, lambda: model(**batch))
+
+
+def attempt(layout, batch, tested, loss, *, suspects=(), pulls=(), **options):
+    trials = catalogue(layout, [batch], loss, suspects=suspects, pulls=pulls)
+    return run_trials(layout, trials, [batch], tested, loss, **options)
 
 
 def toward(model, batch):
@@ -127,7 +132,7 @@ def test_the_trial_that_undoes_the_accident_gains_most(llama, accident, what, la
     with torch.no_grad():
         accident(model)
         broken = float(loss(model, batch))
-    rows = run_trials(layout, batch, [batch, batch], loss, suspects=range(3), least=0.0)
+    rows = attempt(layout, batch, [batch, batch], loss, suspects=range(3), least=0.0)
     assert rows[0].what == what
     assert rows[0].layers == layers
     assert rows[0].change == pytest.approx(-broken, rel=1e-3)
@@ -137,7 +142,7 @@ def test_the_trial_that_undoes_the_accident_gains_most(llama, accident, what, la
 
 def test_a_model_that_is_as_it_should_be_gains_by_nothing(llama):
     model, batch, layout = llama
-    assert run_trials(layout, batch, [batch], toward(model, batch), suspects=range(3)) == ()
+    assert attempt(layout, batch, [batch], toward(model, batch), suspects=range(3)) == ()
 
 
 def test_no_more_experts_are_tried_than_there_are():
@@ -168,15 +173,15 @@ def test_a_larger_step_is_tried_only_where_a_milder_one_gained(llama):
     loss, passes = toward(model, batch), []
     counted = Loss("counted", lambda m, b: (passes.append(1), loss.function(m, b))[1])
     pulls = [PullRow(i, "input_layernorm.weight", 1.0) for i in range(3)]
-    run_trials(layout, batch, [batch], counted)
+    attempt(layout, batch, [batch], counted)
     alone = len(passes)
-    run_trials(layout, batch, [batch], counted, pulls=pulls)
+    attempt(layout, batch, [batch], counted, pulls=pulls)
     assert len(passes) - 2 * alone == 1
     with torch.no_grad():
         for layer in model.model.layers:
             for norm in (layer.input_layernorm, layer.post_attention_layernorm):
                 norm.weight.mul_(8)
-        found = run_trials(layout, batch, [batch], loss, pulls=pulls)
+        found = attempt(layout, batch, [batch], loss, pulls=pulls)
     assert "with all gains times 0.125" in [row.what for row in found]
 
 
@@ -189,10 +194,10 @@ def test_what_wrecks_a_few_tokens_is_not_tried_on_all(llama):
         return 100 * loss.function(m, batch)
 
     few = {"input_ids": batch["input_ids"][:, :4]}
-    run_trials(layout, batch, [batch], Loss("known", known), glance=few)
+    attempt(layout, batch, [batch], Loss("known", known), glance=few)
     assert lengths.count(4) > 10 > len(lengths) - lengths.count(4)
     with torch.no_grad():
         swap_gates(model)
         whole = Loss("of all tokens", lambda m, b: loss.function(m, batch))
-        seen = [run_trials(layout, batch, [batch], whole, glance=glance) for glance in (None, few)]
+        seen = [attempt(layout, batch, [batch], whole, glance=glance) for glance in (None, few)]
     assert seen[0][0].what == seen[1][0].what

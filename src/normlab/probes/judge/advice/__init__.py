@@ -17,5 +17,4 @@ def advise(id: str, own: str = "") -> str:
     known = {name for each in TEXTS.values() for names in each.schemes.values() for name in names}
     compare = [own if own in known else "pre_norm", *(name for names in others.values() for name in names)]
     words = {key: " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))) for key, names in others.items()}
-    found = text.advice.format(**words, compare=",".join(dict.fromkeys(compare)))
-    return f"{text.surgery}; {found}" if text.surgery and own not in text.surgery.split() else found
+    return text.advice.format(**words, compare=",".join(dict.fromkeys(compare)))

@@ -23,10 +23,8 @@ TEXTS = {
     "wasted_layers": Words(
         "causal",
         "confirmed by skipping: on this text and loss the layer does nothing that the others do not",
-        "remove it (the skip experiment above is the loss without it) and train its neighbours on: normlab prune MODEL "
-        "--most 1 --heal 200; in a new model, fewer layers or a scheme that lets late layers act ({others}): "
-        "normlab compare --schemes {compare}",
-        {"others": ("ln_scaling", "mix_norm")},
+        "to save it (the skip experiment above is the loss without it), remove it and train its neighbours on: normlab prune "
+        "MODEL --most 1 --heal 200; in a new model, try fewer layers",
     ),
     "worse_than_chance": Words(
         "loss",
@@ -77,9 +75,24 @@ TEXTS = {
     ),
     "better_changed": Words(
         "causal",
-        "confirmed by trying: a trained model gains by no such change, so its opposite had been done to it",
-        "make the change for good: look at the conversion or the edit that did the opposite",
-        normal="a loss that rises with every such change",
+        "confirmed by trying, on windows that the change was not chosen on: with it the loss falls, a few steps of training "
+        "gain no more than in a healthy model, the model knows how much it knows, and context helps. The opposite had "
+        "probably been done to it",
+        "look for the conversion, the edit or the setting that did the opposite, and mend it there",
+        normal="no such change lowers the loss",
+    ),
+    "helping_change": Words(
+        "causal",
+        "in a damaged model many changes lower the loss; one that leaves the model damaged makes up for something else",
+        "do not keep the change; look at the other findings, and compare the weights with the checkpoint they came from",
+        normal="no such change lowers the loss",
+    ),
+    "unknown_cause": Words(
+        "loss",
+        "a few steps of training regain what a trained model has no more to gain: its weights, its settings or the text are "
+        "not those of its training",
+        "try a text of the kind that it was trained on; then compare settings and weights with the last good checkpoint",
+        normal="below 0.03 nats in healthy small models",
     ),
     "quickly_repaired": Words(
         "weights",
@@ -117,8 +130,8 @@ TEXTS = {
     "harmful_layers": Words(
         "causal",
         "confirmed by skipping: the model is better without it",
-        "look at this layer first: weights that were not loaded, scaled, or exchanged; where it cannot be mended, take it "
-        "out: normlab prune MODEL --most 1 --heal 200",
+        "look at this layer first: weights that were not loaded, scaled, or exchanged; compare them with the checkpoint they "
+        "came from",
         normal="a loss that rises without the layer",
     ),
 }

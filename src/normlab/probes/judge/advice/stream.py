@@ -29,12 +29,11 @@ TEXTS = {
     ),
     "pre_norm_dilution": Words(
         "branches",
-        "the stream grows while branches do not, so each late layer is a small correction: depth is paid "
-        "for and hardly used",
-        "in a new model {others}; compare them at your depth: normlab compare --schemes {compare}",
+        "the stream grows while branches do not, so each late layer is a small correction. It is a property of the design "
+        "and of how it was trained, and no fault",
+        "nothing to repair: no measurement of ours shows yet that another scheme gains by it. To test {others} at your "
+        "depth: normlab compare --schemes {compare}",
         {"others": ("ln_scaling", "peri_norm", "block_attn_res")},
-        surgery="this one can be given depth that it weighs, as the same function, and trained on: "
-        "normlab swap MODEL block_attn_res --out FOLDER",
     ),
     "representation_collapse": Words(
         "stream",

@@ -15,8 +15,8 @@ TEXTS = {
         "weights",
         "copies waste depth until training separates them: depth up-scaling that was not trained on, or a "
         "loading mistake",
-        "continue training, or remove the copies and train their neighbours on: normlab prune MODEL --layers NUMBERS "
-        "--heal 200",
+        "check how the checkpoint was read; where the copies are meant, train on, or remove them: normlab prune MODEL "
+        "--layers NUMBERS --heal 200",
     ),
     "copied_scales": Words(
         "weights",

@@ -9,8 +9,7 @@ from typing import NamedTuple
 class Words(NamedTuple):
     """`advice` names schemes by the keys of `schemes`, and all of them, for a command, as {compare}.
 
-    `normal` is said where no reference model was measured. `surgery` is what can be done to the model as it is, unless
-    it has that scheme already.
+    `normal` is said where no reference model was measured.
     """
 
     subject: str
@@ -18,4 +17,3 @@ class Words(NamedTuple):
     advice: str
     schemes: Mapping[str, tuple[str, ...]] = {}
     normal: str = ""
-    surgery: str = ""
