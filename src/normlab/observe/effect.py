@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from normlab.model.generate import evaluating
 from normlab.observe.portrait import Observed
-from normlab.schemes.base import Scheme
 
 AT_ONCE = 8192  # tokens in one pass, which bounds the memory
 
@@ -56,9 +55,9 @@ def branch_effects(model: Headed, tokens: Tensor, *, at_once: int = AT_ONCE) -> 
 
 
 @contextmanager
-def _zeroed_by_copy(scheme: Scheme, branches: range, size: int) -> Iterator[None]:
+def _zeroed_by_copy(scheme: Any, branches: range, size: int) -> Iterator[None]:
     """While open, copy k of the tokens (of `size` sequences, from 1) lacks what the k-th of these branches writes."""
-    write: Any = scheme.write
+    write = scheme.write
 
     def without_one(stream: Any, y: Tensor, carry: Any, site: Any) -> Any:
         if site.index in branches:
@@ -67,8 +66,8 @@ def _zeroed_by_copy(scheme: Scheme, branches: range, size: int) -> Iterator[None
             y[start : start + size] = 0
         return write(stream, y, carry, site)
 
-    scheme.write = without_one  # type: ignore[method-assign]
+    scheme.write = without_one
     try:
         yield
     finally:
-        del scheme.write  # type: ignore[method-assign]
+        del scheme.write
