@@ -14,6 +14,7 @@ from normlab.experiments.runs.config import RunConfig
 from normlab.model import Transformer
 from normlab.schemes import Branch
 from normlab.schemes.recipes import FAIR, recipe
+from normlab.schemes.registry import UnknownScheme
 
 ROLES = {"query and key": ("query", "key"), "value and up": ("value", "up", "gate"), "out and down": ("out", "down")}
 
@@ -38,7 +39,9 @@ class StartRow:
 
 
 def start_row(config: RunConfig) -> StartRow | None:
-    """Of an arm, from the config of one of its runs; None where the model is a backbone's."""
+    """Of an arm, from the config of one of its runs; None where the model is a backbone's, or its scheme is not loaded."""
+    if isinstance(config.model.scheme, UnknownScheme):
+        return None
     measured = _measured(config.replace(train=config.train.replace(seed=0)).to_json())
     if measured is None:
         return None
