@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import torch
 
+from normlab import plugins
 from normlab.experiments import timing
 from normlab.experiments.compare import page, tables
 from normlab.experiments.compare.analyse import TUNING, analyse, best_rate
@@ -105,6 +106,7 @@ class Compare(Experiment[CompareRequest, Comparison]):
         ]
         timing.measure(sweep.folder, timed, device=sweep.executor.device, quiet=sweep.quiet)
 
+    @plugins.records()
     def analyse(self, folders: Sequence[Path], *, baseline: str | None = None) -> Comparison:
         notes: list[str] = []
         requests = []
