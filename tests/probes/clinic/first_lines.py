@@ -3,7 +3,8 @@
     python -m tests.probes.clinic.first_lines FOLDER [--max-seconds 300]   diagnose; what is there already is not run again
     python -m tests.probes.clinic.first_lines FOLDER --show                print case, what was planted, first line
 
-`first_lines.csv` holds the lines of 541c4aa and of today, and the grade that a reader gave each of them:
+`first_lines.csv` holds the lines of 541c4aa and of 2026-11-19, and the grade that a reader gave each, in random order and
+without knowing which version had written it:
 right (it leads to the part that was damaged), partly (one of its layers or its kind), wrong (to another cause), no cause
 (it says that something is wrong and names nothing), not noticed.
 """
