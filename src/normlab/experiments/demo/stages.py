@@ -185,8 +185,8 @@ def plant_and_find(fault: Fault, runs: tuple[Trained, ...], out: Path) -> Plante
     except InputError:  # stopped before its first checkpoint
         return None
     assert isinstance(model, Transformer)
-    length = 2 * run.config.train.length
-    tokens = run.config.task.held_out().sample(16, length, torch.Generator().manual_seed(0)).tokens
+    length = run.config.train.length  # beyond it, context that was never trained on hurts a healthy model
+    tokens = run.config.task.held_out().sample(32, length, torch.Generator().manual_seed(0)).tokens
     before = diagnose(model, [tokens], name=run.scheme)
     plant(model, fault)
     after = diagnose(model, [tokens], name=f"{run.scheme} with a planted fault")
