@@ -98,7 +98,13 @@ class HandWritten(nn.Module):
 def ours(shape: Shape) -> nn.Module:
     return Transformer(
         TransformerConfig(
-            vocab_size=shape.vocab, dim=shape.dim, depth=shape.depth, heads=shape.heads, ffn_dim=shape.hidden, eps=EPS
+            embedding_scale=1.0,  # as the peers
+            vocab_size=shape.vocab,
+            dim=shape.dim,
+            depth=shape.depth,
+            heads=shape.heads,
+            ffn_dim=shape.hidden,
+            eps=EPS,
         )
     )
 
