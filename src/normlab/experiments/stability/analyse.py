@@ -25,6 +25,7 @@ from normlab.experiments.stability.result import (
     StabilityMap,
     WarmupLine,
 )
+from normlab.model import TransformerConfig
 from normlab.stats import paired
 
 CRITERIA = {
@@ -35,7 +36,7 @@ CRITERIA = {
     "flat": "none of these three, so it is stable; but its held-out loss is not below the entropy of single tokens there, "
     "which no model that ignores the context can beat: nothing was learned but frequencies",
     "stable": "none of these. A window is a twentieth of the run, at least 5 steps; rises of less than a hundredth of the "
-    "first loss are noise",
+    "first loss, or three standard errors of the first batch's, are noise",
 }
 LOST = 0.25
 NOISE = 0.01  # batches differ: a rate too small to move the loss must not look like a rise
@@ -45,15 +46,15 @@ NEEDS = {"post_norm": True, "pre_norm": False}  # what the field says of warm-up
 
 
 # -- one run ----------------------------------------------------------------------------------------------------------
-def judge(losses: Sequence[float | None], status: str = "finished") -> str:
-    """stable, nan, above or spike, from the training loss of every step."""
+def judge(losses: Sequence[float | None], status: str = "finished", *, noise: float = 0.0) -> str:
+    """stable, nan, above or spike, from the training loss of every step; `noise`: of the first step's batch, in nats."""
     if status == "diverged" or not losses or any(value is None or not math.isfinite(value) for value in losses):
         return "nan"
     known = [float(value) for value in losses if value is not None]
     size = max(5, len(known) // 20)
     windows = [statistics.median(known[i : i + size]) for i in range(0, max(1, len(known) - size + 1), size)]
     start, last, lowest = known[0], statistics.median(known[-size:]), min(windows)
-    noise = NOISE * start
+    noise = max(NOISE * start, noise)
     if last > start + noise:
         return "above"
     return "spike" if last > lowest + max(LOST * (start - lowest), noise) else "stable"
@@ -71,10 +72,18 @@ def gradient_spikes(norms: Sequence[float | None], *, before: int = 20) -> int:
 
 def judged(run: FinishedRun) -> JudgedRun:
     records = run.training()
-    found = judge([r.loss for r in records], run.summary.status)
+    found = judge([r.loss for r in records], run.summary.status, noise=_first_batch_noise(run))
     flat = found == "stable" and run.floor is not None and (run.loss is None or run.loss >= run.floor)
     spikes = gradient_spikes([r.grad_norm for r in records])
     return JudgedRun.judged(run, verdict="flat" if flat else found, gradient_spikes=spikes)
+
+
+def _first_batch_noise(run: FinishedRun) -> float:
+    """Three standard errors of a batch's loss before training. At the fair start logits have variance 1, and so, nearly, has
+    the loss of a token; at the old one all tokens cost the same."""
+    model, train = run.config.model, run.config.train
+    fair = isinstance(model, TransformerConfig) and model.start == "fair"
+    return 3.0 / math.sqrt(train.batch * train.length) if fair else 0.0
 
 
 # -- edges ------------------------------------------------------------------------------------------------------------
