@@ -42,7 +42,7 @@ def test_bridge_over_a_run(run, tmp_path, capsys):
     (found,) = json.loads(capsys.readouterr().out)["bridges"]
     assert found["scheme"] == "peri_norm"
     assert len(found["measured"]) == 7  # six branches and the end
-    assert found["kernel_error"] < 0.2
+    assert found["kernel_error"] < 0.3  # 16 channels: the kernel is that of many
     assert (tmp_path / "bridge.html").is_file()
 
 

@@ -47,7 +47,8 @@ def randomise_(model: nn.Module, seed: int) -> None:
 
 def pair(theirs: nn.Module, translate: copying.Translation, *, seed: int, features: bool, **options: Any) -> Twins:
     """Our twin of `theirs`; `features` compares what the head sees (models without a head), else the logits."""
-    options = {"vocab_size": VOCAB, "dim": DIM, "heads": HEADS, "ffn_dim": HIDDEN, "max_length": POSITIONS, **options}
+    sizes = {"vocab_size": VOCAB, "dim": DIM, "heads": HEADS, "ffn_dim": HIDDEN, "max_length": POSITIONS}
+    options = {**sizes, "embedding_scale": 1.0, **options}
     ours = normlab.Transformer(normlab.TransformerConfig(**options))
     theirs.train()  # torch.nn leaves its fused inference path; every dropout is 0
     randomise_(theirs, seed)

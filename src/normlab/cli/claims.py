@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
     @commands.command("show")
     def show(claim: Annotated[str, typer.Argument(help="Its id, for example 002-02.")], json: Json = False) -> None:
-        """One claim: its sentence, its number, what decides it, and what was taken back."""
+        """One claim: its number, its limits, what was corrected."""
         from normlab.experiments.claims.book import claims as read
         from normlab.experiments.claims.ledger import find
         from normlab.report import console, print_json
