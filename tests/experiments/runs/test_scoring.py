@@ -94,7 +94,7 @@ def test_text_is_scored_by_loss_only(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("to be or not to be, that is the question. " * 100)
     torch.manual_seed(0)
-    row = scoring.score(Transformer(TransformerConfig(vocab_size=256, dim=8, depth=1, heads=2)),
+    row = scoring.score(Transformer(TransformerConfig(vocab_size=256, dim=8, depth=1, heads=2, start="authors")),
                         task("text", path=str(path)), (16,), count=4)["16"]  # fmt: skip
     assert row["loss"] == pytest.approx(5.545, abs=0.5)
     assert "tv" not in row

@@ -86,8 +86,8 @@ def test_another_config_in_the_folder_is_an_error(tmp_path):
 def test_another_format_is_a_sentence(tmp_path):
     folder = prepare(tmp_path / "a", tiny())
     path = folder / "config.yaml"
-    path.write_text(path.read_text().replace("format: 2", "format: 7"))
-    with pytest.raises(InputError, match=r"has the format 7, and this normlab writes 2\); if another version wrote it"):
+    path.write_text(path.read_text().replace("format: 3", "format: 7"))
+    with pytest.raises(InputError, match=r"has the format 7, and this normlab writes 3\); if another version wrote it"):
         load(folder)
 
 

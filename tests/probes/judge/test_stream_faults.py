@@ -19,7 +19,15 @@ SCHEMES = {
 def build(name, seed=0):
     """Branches that write mostly into one stream each: what training does, and what keeps streams apart."""
     torch.manual_seed(seed)
-    shape = {"vocab_size": VOCABULARY, "dim": 32, "depth": 8, "heads": 4, "max_length": 64, "init_std": 0.2}
+    shape = {
+        "vocab_size": VOCABULARY,
+        "dim": 32,
+        "depth": 8,
+        "heads": 4,
+        "max_length": 64,
+        "start": "authors",
+        "init_std": 0.2,
+    }
     model = nl.Transformer(nl.TransformerConfig(scheme=SCHEMES[name], **shape)).eval()
     with torch.no_grad():
         if name != "mHC":
