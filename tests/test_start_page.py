@@ -15,13 +15,25 @@ from normlab.tasks import Text
 def test_the_tables_are_those_of_cards_and_stored_losses():
     text = PAGE.read_text(encoding="utf-8")
     assert page(text) == text
-    assert sum(line.startswith("| `") for line in text.splitlines()) == 8
+    assert sum(line.startswith("| `") for line in text.splitlines()) == 11
 
 
 def test_the_chosen_start_has_the_smallest_worst_regret():
     first = table(stored(PAGE.parents[0] / "results" / "start")).splitlines()[2]
     assert first.startswith("| unit, out / sqrt(2L) |")
     assert "at least" not in first
+
+
+def test_four_schemes_lie_within_the_difference_that_choose_names():
+    best = {}
+    for row in stored(PAGE.parents[0] / "results" / "start"):
+        if row["candidate"] == "unit, out / sqrt(2L)":
+            cell = (row["dim"], row["scheme"])
+            best[cell] = min(best.get(cell, math.inf), row["loss"])
+    assert len(best) == 8
+    for dim in (32, 64):
+        losses = [loss for (width, _), loss in best.items() if width == dim]
+        assert max(losses) - min(losses) < 0.02
 
 
 def test_a_cell_counts_only_where_its_best_rate_lies_inside():

@@ -200,6 +200,7 @@ ROWS: dict[str, tuple[PlacementRow, type[PlacementConfig]]] = {
                 equation="x <- x + F(N(x) / sqrt(l))",
                 citation="Sun et al. 2025, The Curse of Depth, arXiv 2502.05795",
                 growth="mean square 1 + sum of 1/l over the branches: logarithmic",
+                own_start="what layer l reads is multiplied by l^(-1/2)",
                 extra_parameters="(M+1)*N",
                 traps=(
                     "l is the 1-based layer, the same for both of its branches; the scale is fixed, not learned",
@@ -225,6 +226,7 @@ ROWS: dict[str, tuple[PlacementRow, type[PlacementConfig]]] = {
                 citation="Normalization in Attention Dynamics 2025, arXiv 2510.22026",
                 growth="constant",
                 init="Xavier normal (ours: the paper trains no network)",
+                own_start="branches of layer l are multiplied by (l + 1)^(-1/2)",
                 extra_parameters="M*N",
                 traps=("not LayerNorm Scaling (ln_scaling), which scales the branch's input",),
                 parent="post_norm",
@@ -245,7 +247,7 @@ ROWS: dict[str, tuple[PlacementRow, type[PlacementConfig]]] = {
                 citation="Wang et al. 2022, DeepNet, arXiv 2203.00555 (encoder-only and decoder-only constants)",
                 growth="constant",
                 init="Xavier normal; gain beta = (8L)^(-1/4) on value, out, fc1, fc2; query and key keep gain 1",
-                own_start="value, output and FFN matrices are multiplied by (8L)^(-1/4)",
+                own_start="value, output and FFN matrices are multiplied by (8L)^(-1/4), the skip path by (2L)^(1/4)",
                 extra_parameters="M*N",
                 traps=(
                     "the exponent of beta is negative: two public repositories have (8L)^(+1/4)",
@@ -268,6 +270,7 @@ ROWS: dict[str, tuple[PlacementRow, type[PlacementConfig]]] = {
                 equation="x <- N(M x + F(N(x))); layer 1: x <- x + Attention(N(x)), then x <- N(x + FFN(N(x)))",
                 citation="Chen and Wei 2026, Post-LayerNorm Is Back, arXiv 2601.19895",
                 growth="constant after layer 1",
+                own_start="after layer 1 the skip path is multiplied by 2L",
                 extra_parameters="(2*M-1)*N",
                 traps=(
                     "the treatment of layer 1 differs between versions of the paper (v1: both branches plain Pre-LN); "

@@ -288,7 +288,9 @@ def check_compiled(config: SchemeConfig, *, backend: str) -> None:
 @check
 def autocast_stays_finite(config: SchemeConfig) -> None:
     """bfloat16 autocast: finite outputs and gradients, near those of float32."""
-    model = tiny_model(config)
+    # With a small embedding: at unit size a softmax over depth whose queries come from the input is so sharp that rounding
+    # decides which source wins.
+    model = tiny_model(config, start="authors")
     tokens = some_tokens()
     reference = model(tokens)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -34,7 +34,7 @@ def row(name, losses, base=None, **changes):
 
 def setting(*, tokens=10):
     return SharedSetting(depth=4, dim=8, heads=1, task={}, steps=1, tokens=tokens, batch=1, length=1, warmup=0,
-                         schedule="wsd", decay_start=0, context_free_loss=None)  # fmt: skip
+                         schedule="wsd", decay_start=0, context_free_loss=None, start="fair", recipe="fair")  # fmt: skip
 
 
 BASE = [2.0, 2.1, 2.2]

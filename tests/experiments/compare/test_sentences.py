@@ -120,9 +120,14 @@ def test_a_best_rate_at_the_edge_gets_no_verdict():
     )
     edged = row("pre_norm", BASE, at_edge="lowest")
     inside = row("keel", [1.9, 2.0, 2.1], BASE, difference=gap, untested="edge")
-    assert (
-        "the best rate of pre_norm is the lowest one tried" in answer(setting(), [inside, edged], "pre_norm", 10.0)[1]
+    first, second, *_ = answer(setting(), [inside, edged], "pre_norm", 10.0)
+    assert "the best rate of pre_norm is the lowest one tried" in second
+    assert first.endswith(
+        "pre_norm ends at 2.1000. Held-out loss minus that of pre_norm (95 % interval): keel -0.1000 (-0.1200 to -0.0800)."
     )
+    for unequal in (replace(setting(), start="old"), replace(setting(), recipe="authors")):
+        known = row("keel", [1.9, 2.0, 2.1], BASE)
+        assert "lowest" not in answer(unequal, [known, base], "pre_norm", 10.0)[0]
 
 
 def test_so_few_tokens_give_differences_and_no_order():

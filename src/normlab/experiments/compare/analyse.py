@@ -137,10 +137,17 @@ def _setting(config: RunConfig, floor: float | None) -> SharedSetting:
         tokens=train.steps * config.tokens_a_step, batch=train.batch, length=train.length,
         warmup=train.schedule.warmup, schedule=train.schedule.kind, decay_start=config.decay_start,
         context_free_loss=floor, recipe=config.recipe,
-        start="fair" if config.recipe == "fair" or config.recipe_of is not None else "old",
+        start="fair" if _begins_fairly(config) else "old",
         optimizer=train.optimizer, epochs=_epochs(config),
         architecture=model.name if isinstance(model, BackboneConfig) else None,
     )  # fmt: skip
+
+
+def _begins_fairly(config: RunConfig) -> bool:
+    """By its model; where each takes its authors' recipe, by the record of whose that is."""
+    if isinstance(config.model, BackboneConfig):
+        return config.recipe == "fair"
+    return config.recipe_of is not None or config.model.start == "fair"
 
 
 def _epochs(config: RunConfig) -> float | None:

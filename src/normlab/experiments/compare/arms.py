@@ -30,7 +30,7 @@ class Arm:
     def of(cls, config: RunConfig) -> Arm:
         """Of a run, from what its config.yaml says."""
         scheme, recipe = config.model.scheme, config.recipe_of
-        control = recipe is not None and recipe != recipe_name(scheme)
+        control = scheme.name == REFERENCE and recipe is not None and recipe != recipe_name(scheme)
         return cls(label(scheme), config.model.depth, recipe if control and recipe else "")
 
     @property

@@ -89,7 +89,7 @@ def start_rows(setting: SettingResult) -> list[Line]:
     return [
         {
             "scheme": row.scheme, "embedding rms": row.embedding_rms, "q, k": row.query_and_key,
-            "v, up": row.value_and_up, "out, down": row.out_and_down, "q-k norm": row.qk_norm,
+            "v, up": row.value_and_up, "out, down": row.out_and_down, "first loss": row.first_loss, "q-k norm": row.qk_norm,
             "weight decay": f"{row.weight_decay:g}{'' if row.decays_embeddings else ', not on embeddings'}",
             **({"from": row.source} if row.source else {}),
         }

@@ -78,8 +78,8 @@ class CompareRequest(GridRequest):
 
         Not a validator: pydantic would then take the lists of a file for Python's own, and refuse them.
         """
-        if "seeds" in values:
-            values = {"fewest_seeds": values["seeds"], **values}
+        if isinstance(seeds := values.get("seeds"), int) and seeds >= 1:
+            values = {"fewest_seeds": seeds, **values}
         if isinstance(source := values.get("backbone"), str) and not {"dim", "depths", "heads"} <= set(values):
             from normlab.surgery.backbone.architecture import sizes
 
@@ -97,6 +97,11 @@ class CompareRequest(GridRequest):
         if self.backbone is not None and self.recipe == "authors":
             raise ValueError(
                 "recipe: 'authors' sets embedding and initialisation, which the backbone brings; leave it out"
+            )
+        if self.recipe == "fair" and self.start == "old" and self.backbone is None:
+            raise ValueError(
+                "recipe: this preset repeats stored results, which have no fair start; leave the recipe out, or give the "
+                "preset's options by themselves"
             )
         if self.recipe == "shared" and self.start == "fair":
             raise ValueError(

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
+import torch
+from torch.nn import functional
+
+from normlab.errors import InputError
 from normlab.experiments.compare.arms import Arm
 from normlab.experiments.runs.config import RunConfig
 from normlab.model import Transformer
@@ -36,6 +40,8 @@ class StartRow:
     decays_embeddings: bool
     is_control: bool
     source: str
+    first_loss: float | None = None
+    """On sequences of the task, before the first step."""
 
 
 def start_row(config: RunConfig) -> StartRow | None:
@@ -45,6 +51,7 @@ def start_row(config: RunConfig) -> StartRow | None:
     measured = _measured(config.replace(train=config.train.replace(seed=0)).to_json())
     if measured is None:
         return None
+    embedding, query_and_key, value_and_up, out_and_down, first_loss = measured
     model, source = config.ours, ""
     if config.recipe_of is not None:
         source = "not known: the start that all share" if config.recipe_of == FAIR else recipe(config.recipe_of).source
@@ -52,7 +59,11 @@ def start_row(config: RunConfig) -> StartRow | None:
     qk_norm = model.scheme.demands().qk_norm or model.qk_norm or "none"
     return StartRow(
         Arm.of(config).label,
-        *measured,
+        embedding,
+        query_and_key,
+        value_and_up,
+        out_and_down,
+        first_loss=first_loss,
         qk_norm=qk_norm,
         weight_decay=config.train.weight_decay,
         source=source,
@@ -62,8 +73,9 @@ def start_row(config: RunConfig) -> StartRow | None:
 
 
 @lru_cache(maxsize=256)
-def _measured(text: str) -> tuple[float, float | None, float | None, float | None] | None:
-    model = RunConfig.from_dict(json.loads(text)).build()
+def _measured(text: str) -> tuple[float, float | None, float | None, float | None, float | None] | None:
+    config = RunConfig.from_dict(json.loads(text))
+    model = config.build()
     if not isinstance(model, Transformer):
         return None
     sizes: dict[str, list[float]] = {}
@@ -72,7 +84,18 @@ def _measured(text: str) -> tuple[float, float | None, float | None, float | Non
             sizes.setdefault(role, []).append(float(weight.std()) * weight.shape[1] ** 0.5)
     q, v, out = (_median([size for role in roles for size in sizes.get(role, [])]) for roles in ROLES.values())
     rows = next(iter(model.token_tables()))
-    return float(rows.square().mean().sqrt()) * model.config.scale_of_embedding, q, v, out
+    return float(rows.square().mean().sqrt()) * model.config.scale_of_embedding, q, v, out, _first_loss(config, model)
+
+
+@torch.no_grad()
+def _first_loss(config: RunConfig, model: Transformer) -> float | None:
+    """None where the data of the runs are no longer there."""
+    try:
+        batch = config.task.sample(8, config.train.length, torch.Generator().manual_seed(0))
+    except InputError:
+        return None
+    logits = model.eval()(batch.tokens)
+    return float(functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()))
 
 
 def _median(values: Sequence[float]) -> float | None:

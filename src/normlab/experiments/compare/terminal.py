@@ -24,7 +24,7 @@ def show(result: Comparison) -> None:
             screen.print(sentence, markup=False)
         if setting.own_starts:
             screen.print(own_starts(setting.own_starts), markup=False)
-        if setting.starts and setting.setting.recipe == "authors":
+        if setting.starts and (setting.setting.recipe == "authors" or setting.setting.start == "old"):
             _print_starts(screen, setting)
         rows = summary_rows(setting)
         left_out = (*PAGE_ONLY, "saved MB") if "vs its control" in rows[0] else PAGE_ONLY
@@ -39,5 +39,5 @@ def _print_starts(screen: Console, setting: SettingResult) -> None:
     rows = [line for line, row in zip(start_rows(setting), setting.starts, strict=True) if not row.is_control]
     screen.print(table(rows, title=STARTS_CAPTION, columns=[name for name in rows[0] if name != "from"]))
     for row in setting.starts:
-        if not row.is_control:
+        if row.source and not row.is_control:
             screen.print(f"- {row.scheme}: {row.source}", markup=False)
